@@ -1,0 +1,39 @@
+"""What runs inside a worker process."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import anyio.abc
+from anyio.streams.memory import MemoryObjectReceiveStream
+
+from duologue.engines.engine import Command, EngineSpec, Output
+
+Emit = Callable[[Output], None]
+"""Hands an output to the session's gateway. Never waits; called on the worker's event loop only."""
+
+
+class Backend(Protocol):
+    """A model, or a cascade of them, that serves many sessions at once in one process."""
+
+    @property
+    def spec(self) -> EngineSpec:
+        """Known once :meth:`run` has reported that it started."""
+
+    @property
+    def capacity(self) -> int:
+        """Sessions that may be open at once."""
+
+    async def run(
+        self,
+        commands: MemoryObjectReceiveStream[Command],
+        emit: Emit,
+        *,
+        task_status: anyio.abc.TaskStatus[None],
+    ) -> None:
+        """Serve until ``commands`` ends.
+
+        Calls ``task_status.started()`` after the models are loaded and one turn has been run
+        through the real path. A request that goes wrong is answered with its failure; an
+        exception that leaves this method ends the worker. A closed session's work is cancelled
+        and nothing more is emitted for it.
+        """
