@@ -104,6 +104,20 @@ class Truncation:
     post_instructions: int | None = None
 
 
+class TurnPolicy(Enum):
+    """Who yields when both speak.
+
+    MANUAL: nobody; the client says when turns end. BARGE_IN: the assistant, at once.
+    BACKCHANNEL_AWARE: the assistant, once the overlap has proved to be more than an "mm-hm".
+    OVERLAP: the model decides for itself.
+    """
+
+    MANUAL = "manual"
+    BARGE_IN = "barge_in"
+    BACKCHANNEL_AWARE = "backchannel_aware"
+    OVERLAP = "overlap"
+
+
 @dataclass(frozen=True, slots=True)
 class SessionConfig:
     """Everything about a session that a client can see.
@@ -129,6 +143,8 @@ class SessionConfig:
     max_output_tokens: int | None = None
     truncation: Truncation = Truncation()
     include: tuple[str, ...] = ()
+    turn_policy: TurnPolicy | None = None
+    """``None`` for the operator's choice."""
     echoed: Mapping[str, object] = field(default_factory=dict)
 
     def merged(self, patch: "SessionPatch") -> "SessionConfig":
@@ -151,20 +167,6 @@ class SessionPatch:
     changes: Mapping[str, object] = field(default_factory=dict)
     turn_detection: TurnDetectionPatch | None | Unset = UNSET
     echoed: Mapping[str, object] = field(default_factory=dict)
-
-
-class TurnPolicy(Enum):
-    """Who yields when both speak.
-
-    MANUAL: nobody; the client says when turns end. BARGE_IN: the assistant, at once.
-    BACKCHANNEL_AWARE: the assistant, once the overlap has proved to be more than an "mm-hm".
-    OVERLAP: the model decides for itself.
-    """
-
-    MANUAL = "manual"
-    BARGE_IN = "barge_in"
-    BACKCHANNEL_AWARE = "backchannel_aware"
-    OVERLAP = "overlap"
 
 
 @dataclass(frozen=True, slots=True)
