@@ -322,6 +322,16 @@ class FlushPlayout:
     """Fade out and forget all audio that waits to be played (where the server plays it out)."""
 
 
+@dataclass(frozen=True, slots=True)
+class DuckPlayout:
+    """Play softly while an overlap is judged (where the server plays it out)."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestorePlayout:
+    """Play at full level again: the overlap was a backchannel."""
+
+
 # -- to the engine and the connection -------------------------------------------------------
 
 
@@ -376,5 +386,13 @@ ServerEvent = (
     | PlaybackStopped
     | PlaybackCleared
 )
-MediaEffect = OpenUtterance | CloseUtterance | DropUtterance | SupplyUtterance | FlushPlayout
+MediaEffect = (
+    OpenUtterance
+    | CloseUtterance
+    | DropUtterance
+    | SupplyUtterance
+    | FlushPlayout
+    | DuckPlayout
+    | RestorePlayout
+)
 Effect = ServerEvent | MediaEffect | ToEngine | CloseTransport | CleanUp

@@ -124,7 +124,7 @@ class SessionConfig:
 
     ``tool_choice`` is ``auto``, ``none``, ``required`` or ``function:NAME``.
     ``max_output_tokens`` is ``None`` for no limit. ``echoed`` holds fields that are shown back
-    without effect here (for example ``tracing``).
+    without effect here (for example ``tracing``). ``turn_policy`` is ``None`` for the server's own.
     """
 
     kind: Kind = "realtime"
@@ -149,12 +149,11 @@ class SessionConfig:
 
     def merged(self, patch: "SessionPatch") -> "SessionConfig":
         """This configuration with the fields that the patch names changed."""
-        turn_detection = patch.turn_detection
-        if isinstance(turn_detection, TurnDetectionPatch):
-            turn_detection = turn_detection.applied_to(self.turn_detection)
         changes = dict(patch.changes)
-        if turn_detection is not UNSET:
-            changes["turn_detection"] = turn_detection
+        if isinstance(patch.turn_detection, TurnDetectionPatch):
+            changes["turn_detection"] = patch.turn_detection.applied_to(self.turn_detection)
+        elif patch.turn_detection is None:
+            changes["turn_detection"] = None
         if patch.echoed:
             changes["echoed"] = {**self.echoed, **patch.echoed}
         return replace(self, **changes)  # type: ignore[arg-type]

@@ -1,0 +1,520 @@
+"""The assistant's side of a session: drafts, responses, what is heard of them.
+
+One response at a time writes to the conversation. A draft is an answer to a turn that may not be
+over: the client knows nothing of it until the turn is. Whatever the engine brings for a generation
+that is neither is dropped here, so nothing made for an older one is ever heard.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from duologue.engines.engine import (
+    AlignSpeech,
+    CancelResponse,
+    EngineSpec,
+    Message,
+    Prepare,
+    Respond,
+    ResponseEnded,
+    ResponseRequest,
+    SpeechAligned,
+    TextPart,
+    Tool,
+    UtterancePart,
+)
+from duologue.sessions.effects import (
+    Effect,
+    EndReason,
+    ErrorReported,
+    FlushPlayout,
+    ItemTruncated,
+    PlaybackCleared,
+    PlaybackStarted,
+    PlaybackStopped,
+    ToEngine,
+)
+from duologue.sessions.errors import ProtocolError
+from duologue.sessions.events import ItemReference, ResponseParams
+from duologue.sessions.history import History
+from duologue.sessions.items import Item, MessageItem
+from duologue.sessions.playback import Playback, SpokenItem, merged_words
+from duologue.sessions.prompting import LETTERS_PER_TOKEN, fitted, messages
+from duologue.sessions.responses import (
+    GeneratedOutput,
+    LiveResponse,
+    ResponseSettings,
+    keep_heard,
+)
+from duologue.sessions.session_config import SessionConfig, SessionLimits, Unset
+from duologue.sessions.turns import ASSISTANT, Assistant, AssistantSignal, Generation, step
+
+DEFAULT_ANSWER_TOKENS = 512
+OVERRUN_MS = 500
+"""How far beyond an item's audio a client's own count may be."""
+UNAVAILABLE = ProtocolError(
+    "engine_unavailable", "The model is not available at the moment.", retry_after_ms=1000
+)
+
+
+@dataclass(slots=True)
+class Draft:
+    """An answer that nobody has been told of."""
+
+    generation: int
+    until: int
+    basis: tuple[int, SessionConfig]
+    outputs: list[GeneratedOutput | ResponseEnded] = field(default_factory=list)
+
+
+def _limit(config: SessionConfig, params: ResponseParams) -> int | None:
+    limit = params.max_output_tokens
+    return config.max_output_tokens if isinstance(limit, Unset) else limit
+
+
+class Answering:
+    """Everything the assistant says, and how it stops."""
+
+    def __init__(
+        self,
+        session_id: str,
+        conversation_id: str,
+        spec: EngineSpec,
+        limits: SessionLimits,
+        history: History,
+        effects: list[Effect],
+        new_id: Callable[[str], str],
+        plays_out: bool,
+    ) -> None:
+        self._session_id = session_id
+        self._conversation_id = conversation_id
+        self._spec = spec
+        self._limits = limits
+        self._history = history
+        self._effects = effects
+        self._new_id = new_id
+        self._plays_out = plays_out
+        self._generation = 0
+        self._draft: Draft | None = None
+        self._active: LiveResponse | None = None
+        self._out_of_band: dict[int, LiveResponse] = {}
+        self._yielding: set[int] = set()
+        self._queued = False
+        self._heard_seconds = 0.0
+        self._playing: str | None = None
+        self.playback = Playback()
+        self.state = Assistant.QUIET
+        self.engine_ready = True
+        self.quiet_since = -math.inf
+        self.ever_spoke = False
+
+    # -- asking -----------------------------------------------------------------------------
+
+    @property
+    def busy(self) -> bool:
+        """Whether a response is writing to the conversation."""
+        return self._active is not None
+
+    def heard(self, seconds: float) -> None:
+        """The next response answers this much more audio (for its usage)."""
+        self._heard_seconds += seconds
+
+    def prepare(self, config: SessionConfig) -> None:
+        """Let the engine warm the beginning of the next prompt."""
+        if self.engine_ready:
+            request = self._request(config, ResponseParams(), ())
+            self._tell(Prepare(session=self._session_id, request=request))
+
+    def create(
+        self, config: SessionConfig, params: ResponseParams, now: float, note: str | None = None
+    ) -> None:
+        """Start a response. Raises ProtocolError when there can't be one.
+
+        ``note`` is a remark to the model alone, after everything that was said.
+        """
+        if params.conversation and self._active is not None:
+            raise ProtocolError(
+                "conversation_already_has_active_response",
+                "Conversation already has an active response in progress: "
+                f"{self._active.id}. Wait until the response is finished before creating a new "
+                "one.",
+            )
+        if not params.conversation and len(self._out_of_band) >= self._limits.max_out_of_band:
+            raise ProtocolError(
+                "bad_response_create", "Too many out-of-band responses are active.", "response"
+            )
+        prompt = messages(self._resolved(params))
+        if note is not None:
+            prompt = (*prompt, Message("system", (TextPart(note),)))
+        request = self._request(config, params, prompt)
+        if params.conversation:
+            self.drop_draft()
+        response = self._begin(config, params, self._next_generation())
+        if not self.engine_ready:
+            self._effects.append(ErrorReported(UNAVAILABLE))
+            response.fail(UNAVAILABLE)
+            return
+        self._tell(
+            Respond(session=self._session_id, generation=response.generation, request=request)
+        )
+
+    def create_for_turn(self, config: SessionConfig, now: float, note: str | None = None) -> None:
+        """Answer a turn that is over: with its draft, now, or after the response that is active."""
+        draft, self._draft = self._draft, None
+        if self._active is not None:
+            self._discard(draft)
+            self._queued = True
+            return
+        if draft is None or note is not None or draft.basis != (self._history.version, config):
+            self._discard(draft)
+            try:
+                self.create(config, ResponseParams(), now, note)
+            except ProtocolError as error:
+                self._effects.append(ErrorReported(error))
+            return
+        response = self._begin(config, ResponseParams(), draft.generation)
+        for output in draft.outputs:
+            self._receive(response, output, now)
+
+    def speculate(
+        self, config: SessionConfig, utterance: str, until: int, committed_version: int
+    ) -> None:
+        """Draft an answer to an utterance that may be over.
+
+        ``committed_version`` is the history's version once the utterance is in it.
+        """
+        if self._active is not None or not self.engine_ready:
+            return
+        self.drop_draft()
+        prompt = messages(self._history, UtterancePart(utterance, until))
+        try:
+            request = self._request(config, ResponseParams(), prompt, speculative=True)
+        except ProtocolError:
+            return
+        self._draft = Draft(self._next_generation(), until, (committed_version, config))
+        self._tell(
+            Respond(session=self._session_id, generation=self._draft.generation, request=request)
+        )
+
+    def drop_draft(self) -> None:
+        """The turn was not over."""
+        draft, self._draft = self._draft, None
+        self._discard(draft)
+
+    def _discard(self, draft: Draft | None) -> None:
+        if draft is not None and not any(isinstance(o, ResponseEnded) for o in draft.outputs):
+            self._tell(CancelResponse(session=self._session_id, generation=draft.generation))
+
+    def _begin(self, config: SessionConfig, params: ResponseParams, number: int) -> LiveResponse:
+        settings = ResponseSettings(
+            conversation_id=self._conversation_id if params.conversation else None,
+            modality=params.modality or config.modality,
+            voice=params.voice or config.voice,
+            output_format=params.output_format or config.output_format,
+            max_output_tokens=_limit(config, params),
+            metadata=params.metadata,
+            input_audio_seconds=self._heard_seconds if params.conversation else 0.0,
+        )
+        response = LiveResponse(
+            id=self._new_id("resp"),
+            generation=number,
+            session_id=self._session_id,
+            settings=settings,
+            history=self._history if params.conversation else None,
+            playback=self.playback,
+            effects=self._effects,
+            new_id=self._new_id,
+            lead=self._limits.audio_lead,
+            delta_ms=self._limits.delta_ms,
+        )
+        if params.conversation:
+            self._heard_seconds = 0.0
+            self._active = response
+            self._queued = False
+            self.state = step(ASSISTANT, self.state, AssistantSignal.REQUESTED)
+        else:
+            self._out_of_band[number] = response
+        response.begin()
+        return response
+
+    def _resolved(self, params: ResponseParams) -> tuple[Item, ...]:
+        if params.input is None:
+            return tuple(self._history)
+        resolved: list[Item] = []
+        for entry in params.input:
+            item = self._history.get(entry.id) if isinstance(entry, ItemReference) else entry
+            if item is None:
+                raise ProtocolError(
+                    "bad_response_create",
+                    f"Error in response.create: there is no item with ID '{entry.id}'.",
+                    "response.input",
+                )
+            resolved.append(item)
+        return tuple(resolved)
+
+    def _request(
+        self,
+        config: SessionConfig,
+        params: ResponseParams,
+        prompt: tuple[Message, ...],
+        speculative: bool = False,
+    ) -> ResponseRequest:
+        tools = config.tools if params.tools is None else params.tools
+        instructions = config.instructions if params.instructions is None else params.instructions
+        limit = _limit(config, params)
+        context = self._spec.context_tokens
+        overhead = len(instructions) + sum(
+            len(tool.name) + len(tool.description) + len(tool.parameters) for tool in tools
+        )
+        reserve = min(limit or DEFAULT_ANSWER_TOKENS, context // 4)
+        room = context - reserve - int(overhead / LETTERS_PER_TOKEN)
+        parallel = params.parallel_tool_calls
+        return ResponseRequest(
+            instructions=instructions,
+            messages=fitted(prompt, room, config.truncation),
+            modality=params.modality or config.modality,
+            voice=params.voice or config.voice,
+            speed=config.speed,
+            tools=tuple(Tool(tool.name, tool.description, tool.parameters) for tool in tools),
+            tool_choice=params.tool_choice or config.tool_choice,
+            parallel_tool_calls=config.parallel_tool_calls if parallel is None else parallel,
+            max_output_tokens=limit,
+            speculative=speculative,
+        )
+
+    def _next_generation(self) -> int:
+        self._generation += 1
+        return self._generation
+
+    def _tell(self, command: Respond | CancelResponse | Prepare | AlignSpeech) -> None:
+        if self.engine_ready:
+            self._effects.append(ToEngine(command))
+
+    # -- what the engine brings -------------------------------------------------------------
+
+    def receive(self, output: GeneratedOutput | ResponseEnded, now: float) -> None:
+        """An output of the engine; one that is for nobody is dropped."""
+        number = output.generation
+        if isinstance(output, ResponseEnded):
+            self._yielding.discard(number)
+        if self._draft is not None and number == self._draft.generation:
+            self._draft.outputs.append(output)
+        elif self._active is not None and number == self._active.generation:
+            self._receive(self._active, output, now)
+        elif number in self._out_of_band:
+            self._receive(self._out_of_band[number], output, now)
+
+    def _receive(
+        self, response: LiveResponse, output: GeneratedOutput | ResponseEnded, now: float
+    ) -> None:
+        if isinstance(output, ResponseEnded):
+            if output.reason == "failed" and output.failure is not None:
+                failure = output.failure
+                self._effects.append(ErrorReported(ProtocolError(failure.code, failure.message)))
+            response.end(output, now)
+        else:
+            response.receive(output, now)
+
+    def aligned(self, output: SpeechAligned) -> None:
+        """The words of an interrupted clause have their times."""
+        item_id, _, start = output.reference.rpartition("@")
+        spoken = self.playback.item(item_id)
+        if spoken is None:
+            return
+        for index, clause in enumerate(spoken.clauses):
+            if str(int(clause.start_ms)) == start:
+                spoken.clauses[index] = merged_words(clause, output.words)
+        if spoken.cut_ms is not None:
+            keep_heard(self._history, spoken)
+
+    def lost(self) -> None:
+        """The engine is gone: what was under way has failed."""
+        self.engine_ready = False
+        self._draft = None
+        self._yielding.clear()
+        self._queued = False
+        responses = [*self._out_of_band.values()]
+        if self._active is not None:
+            responses.append(self._active)
+        if responses:
+            self._effects.append(ErrorReported(UNAVAILABLE))
+        for response in responses:
+            response.fail(UNAVAILABLE)
+
+    # -- stopping ---------------------------------------------------------------------------
+
+    def interrupt(self, now: float) -> None:
+        """The user speaks: stop, and remember how much was heard."""
+        self._queued = False
+        active = self._active
+        if active is not None:
+            self._stop(active, "turn_detected")
+        unheard = [item for item in self.playback.recent() if item.played_ms(now) < item.sent_ms]
+        items = [*active.spoken_items, *unheard] if active is not None else unheard
+        cut = self._cut(dict.fromkeys(items), SpokenItem.played_ms, now)
+        self.playback.flush(now)
+        if self._plays_out:
+            self._clear_playout(cut)
+        self.state = step(ASSISTANT, self.state, AssistantSignal.CANCELLED)
+
+    def duck(self) -> None:
+        """An overlap is being judged."""
+        self.state = step(ASSISTANT, self.state, AssistantSignal.OVERLAPPED)
+
+    def restore(self) -> None:
+        """It was a backchannel."""
+        self.state = step(ASSISTANT, self.state, AssistantSignal.RESTORED)
+
+    def cancel(self, response_id: str | None, now: float) -> None:
+        """A client's cancel. Raises ProtocolError where there is nothing to cancel."""
+        response = self._active
+        if response_id is not None:
+            candidates = [*self._out_of_band.values()]
+            if self._active is not None:
+                candidates.append(self._active)
+            response = next((r for r in candidates if r.id == response_id), None)
+        if response is None:
+            raise ProtocolError(
+                "response_cancel_not_active", "Cancellation failed: no active response found"
+            )
+        self._stop(response, "client_cancelled")
+        self._cut(response.spoken_items, self._sent, now)
+        if response is self._active:
+            self.state = step(ASSISTANT, self.state, AssistantSignal.CANCELLED)
+
+    def clear_playout(self, now: float) -> None:
+        """Stop what is being heard, where the server plays it out."""
+        unheard = [item for item in self.playback.recent() if item.played_ms(now) < item.sent_ms]
+        cut = self._cut(dict.fromkeys(unheard), SpokenItem.played_ms, now)
+        self.playback.flush(now)
+        self._clear_playout(cut)
+
+    def stop_everything(self) -> None:
+        """The session ends."""
+        self._queued = False
+        self.drop_draft()
+        responses = [*self._out_of_band.values()]
+        if self._active is not None:
+            responses.append(self._active)
+        for response in responses:
+            self._stop(response, "client_cancelled")
+
+    def truncate(self, item_id: str, content_index: int, audio_end_ms: int) -> None:
+        """The client says how much of an item was heard.
+
+        Raises ProtocolError for an item without audio or a position far beyond its end.
+        """
+        item = self._history.get(item_id)
+        if item is None:
+            raise ProtocolError(
+                "item_truncate_invalid_item_id",
+                f"Error truncating item: the item with ID '{item_id}' does not exist.",
+                "item_id",
+            )
+        spoken = self.playback.item(item_id)
+        if not isinstance(item, MessageItem) or item.role != "assistant" or spoken is None:
+            raise ProtocolError(
+                "item_truncate_invalid_item_id",
+                "Error truncating item: only an assistant's audio can be truncated.",
+                "item_id",
+            )
+        if content_index != 0:
+            raise ProtocolError(
+                "invalid_value", "The item has one content part, at index 0.", "content_index"
+            )
+        length = int(spoken.sent_ms)
+        if audio_end_ms > length + OVERRUN_MS:
+            raise ProtocolError(
+                "item_truncate_invalid_audio_end",
+                f"Audio content of {length}ms is already shorter than {audio_end_ms}ms",
+                "audio_end_ms",
+            )
+        end = min(audio_end_ms, length)
+        spoken.cut(end, by_client=True)
+        self._keep_heard(spoken)
+        self._effects.append(ItemTruncated(item_id, content_index, end))
+
+    def _stop(self, response: LiveResponse, reason: EndReason) -> None:
+        if response.engine is Generation.OPEN:
+            self._tell(CancelResponse(session=self._session_id, generation=response.generation))
+            self._yielding.add(response.generation)
+        response.cancel(reason)
+
+    @staticmethod
+    def _sent(item: SpokenItem, now: float) -> float:
+        return item.sent_ms
+
+    def _cut(
+        self,
+        items: "list[SpokenItem] | dict[SpokenItem, None]",
+        position: Callable[[SpokenItem, float], float],
+        now: float,
+    ) -> list[SpokenItem]:
+        cut = [item for item in items if item.cut(position(item, now), by_client=False)]
+        for item in cut:
+            self._keep_heard(item)
+        return cut
+
+    def _keep_heard(self, spoken: SpokenItem) -> None:
+        keep_heard(self._history, spoken)
+        clause = spoken.cut_clause()
+        if clause is not None:
+            self._tell(
+                AlignSpeech(
+                    session=self._session_id,
+                    reference=f"{spoken.item_id}@{int(clause.start_ms)}",
+                    text=clause.text,
+                    pcm=clause.pcm,
+                )
+            )
+
+    def _clear_playout(self, cut: list[SpokenItem]) -> None:
+        self._effects.append(FlushPlayout())
+        if self._playing is not None:
+            self._effects.append(PlaybackCleared(self._playing))
+            self._playing = None
+        self._effects += [ItemTruncated(item.item_id, 0, int(item.cut_ms or 0.0)) for item in cut]
+
+    # -- time -------------------------------------------------------------------------------
+
+    def settle(self, config: SessionConfig, now: float) -> None:
+        """Send what there is room for and let go of what is over."""
+        for response in (*self._out_of_band.values(), self._active):
+            if response is not None:
+                response.pump(now)
+        for number, response in list(self._out_of_band.items()):
+            if response.done:
+                del self._out_of_band[number]
+        active = self._active
+        if active is not None and active.audible:
+            self.ever_spoke = True
+            self.state = step(ASSISTANT, self.state, AssistantSignal.AUDIBLE)
+            if self._plays_out and self._playing is None and not active.done:
+                self._playing = active.id
+                self._effects.append(PlaybackStarted(active.id))
+        if active is not None and active.done:
+            self._active = None
+        if self._active is None and not self._yielding:
+            self.state = step(ASSISTANT, self.state, AssistantSignal.CONFIRMED)
+        if self._active is None and self.playback.end <= now:
+            if self.state in (Assistant.THINKING, Assistant.SPEAKING, Assistant.DUCKED):
+                self.quiet_since = now
+            self.state = step(ASSISTANT, self.state, AssistantSignal.FINISHED)
+            if self._playing is not None:
+                self._effects.append(PlaybackStopped(self._playing))
+                self._playing = None
+        if self._queued and self._active is None:
+            self._queued = False
+            self.create_for_turn(config, now)
+
+    def next_deadline(self) -> float:
+        """When audio may leave, or the last of it will have been heard."""
+        deadlines = [
+            deadline
+            for response in (*self._out_of_band.values(), self._active)
+            if response is not None and (deadline := response.next_deadline()) is not None
+        ]
+        audible = self.state in (Assistant.THINKING, Assistant.SPEAKING, Assistant.DUCKED)
+        if self._active is None and (audible or self._playing is not None):
+            deadlines.append(self.playback.end)
+        return min(deadlines, default=math.inf)

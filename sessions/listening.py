@@ -1,0 +1,394 @@
+"""The user's side of a session: the input buffer, utterances, turns and their transcripts.
+
+Positions are samples at 16 kHz since the session's first sample.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from duologue.engines.engine import (
+    ConfigureListening,
+    JudgeTurn,
+    TranscriptDelta,
+    TranscriptFailed,
+    TranscriptFinal,
+    TurnJudged,
+)
+from duologue.sessions.answering import Answering
+from duologue.sessions.effects import (
+    CloseUtterance,
+    DropUtterance,
+    DuckPlayout,
+    Effect,
+    InputCleared,
+    InputCommitted,
+    InputTimedOut,
+    ItemAdded,
+    ItemDone,
+    OpenUtterance,
+    RestorePlayout,
+    SpeechStarted,
+    SpeechStopped,
+    SupplyUtterance,
+    ToEngine,
+    TranscriptionCompleted,
+    TranscriptionDelta,
+    TranscriptionFailed,
+)
+from duologue.sessions.endpointing import (
+    RATE,
+    Edge,
+    Ended,
+    Endpointer,
+    JudgementDue,
+    Paused,
+    Resumed,
+    Started,
+)
+from duologue.sessions.errors import ProtocolError
+from duologue.sessions.events import AudioReceived, VoiceProbability
+from duologue.sessions.history import History
+from duologue.sessions.items import InputAudio, MessageItem
+from duologue.sessions.session_config import (
+    ServerVad,
+    SessionConfig,
+    SessionLimits,
+    TurnPolicy,
+)
+from duologue.sessions.turns import COUPLINGS, Assistant, Reaction, User
+
+LOGPROBS = "item.input_audio_transcription.logprobs"
+LEAST_COMMIT_MS = 100
+SEMANTIC_PADDING_MS = 300
+SAMPLES_PER_MS = RATE // 1000
+
+
+@dataclass(slots=True)
+class Utterance:
+    """What the user is saying. ``announced``: the client knows of it."""
+
+    item_id: str
+    start: int
+    announced: bool = False
+    overlap_until: float = math.inf
+    """When an overlap that is being judged has lasted long enough to be an interruption."""
+    judged: bool = False
+    """The user paused before that: if they go on, it is an interruption."""
+
+
+class Listening:
+    """Everything the user says, from the first voiced frame to the last word of its transcript."""
+
+    def __init__(
+        self,
+        session_id: str,
+        config: SessionConfig,
+        limits: SessionLimits,
+        history: History,
+        answering: Answering,
+        effects: list[Effect],
+        new_id: Callable[[str], str],
+        plays_out: bool,
+    ) -> None:
+        self.id = session_id
+        self.config = config
+        self._limits = limits
+        self.history = history
+        self.answering = answering
+        self._effects = effects
+        self._new_id = new_id
+        self._plays_out = plays_out
+        self.endpointer = Endpointer(config.turn_detection, limits)
+        self._position = 0
+        self._buffer_start = 0
+        self._utterance: Utterance | None = None
+        self._transcribing: set[str] = set()
+        self._configure_engine()
+
+    # -- the session's own ------------------------------------------------------------------
+
+    def configure(self, config: SessionConfig) -> None:
+        """The client has changed the session."""
+        before, self.config = self.config, config
+        if config.turn_detection != before.turn_detection:
+            if before.turn_detection is None:
+                self._drop_utterance()
+            self.endpointer.configure(config.turn_detection)
+        if config.transcription != before.transcription:
+            self._configure_engine()
+
+    def names(self, item_id: str) -> bool:
+        """Whether an item that is still being said has this id."""
+        return self._utterance is not None and self._utterance.item_id == item_id
+
+    def supply(self, item_id: str, audio: bytes) -> None:
+        """A user's item came with its audio: have it transcribed."""
+        self._transcribing.add(item_id)
+        self._effects.append(SupplyUtterance(item_id, audio))
+
+    def forget(self, item_id: str) -> None:
+        self._transcribing.discard(item_id)
+
+    def lost(self) -> None:
+        """The engine is gone, with the transcripts it was making."""
+        for item_id in sorted(self._transcribing):
+            self._give_up_transcript(
+                item_id, ProtocolError("engine_unavailable", "The recogniser was lost.")
+            )
+
+    def regained(self) -> None:
+        """There is an engine again: it needs to hear what is being said from its beginning."""
+        self._configure_engine()
+        if self._utterance is not None:
+            self._effects.append(OpenUtterance(self._utterance.item_id, self._utterance.start))
+
+    def handle_timer(self, now: float) -> None:
+        self._follow(self.endpointer.handle_timer(now), now)
+        utterance = self._utterance
+        if utterance is not None and not utterance.announced and now >= utterance.overlap_until:
+            utterance.overlap_until = math.inf
+            if self.endpointer.paused:
+                utterance.judged = True
+            else:
+                self._announce(utterance, now)
+        if now >= self._idle_prompt_at():
+            self._prompt_idle_user(now)
+
+    def next_deadline(self) -> float:
+        deadline = min(self.endpointer.next_deadline(), self._idle_prompt_at())
+        if self._utterance is not None and not self._utterance.announced:
+            deadline = min(deadline, self._utterance.overlap_until)
+        return deadline
+
+    def room(self) -> int:
+        """Samples that the input buffer still takes; audio beyond is refused, not dropped."""
+        if self.config.turn_detection is not None and self._utterance is None:
+            return int(self._limits.max_buffer_seconds * RATE)
+        start = self._utterance.start if self._utterance is not None else self._buffer_start
+        return int(self._limits.max_buffer_seconds * RATE) - (self._position - start)
+
+    def commit_audio(self) -> None:
+        buffered = (self._position - self._buffer_start) / SAMPLES_PER_MS
+        if buffered < LEAST_COMMIT_MS:
+            raise ProtocolError(
+                "input_audio_buffer_commit_empty",
+                "Error committing input audio buffer: buffer too small. Expected at least "
+                f"{LEAST_COMMIT_MS}ms of audio, but buffer only has {buffered:.2f}ms of audio.",
+            )
+        self.answering.drop_draft()
+        self.endpointer.reset()
+        utterance = self._utterance or self._open(self._buffer_start)
+        self._commit(utterance, self._position, self._position)
+
+    def clear_audio(self) -> None:
+        self.answering.drop_draft()
+        self.endpointer.reset()
+        self._drop_utterance()
+        self._buffer_start = self._position
+        self._effects.append(InputCleared())
+
+    # -- what the user says -----------------------------------------------------------------
+
+    def receive_audio(self, event: AudioReceived, now: float) -> None:
+        self._position = event.end
+        self.endpointer.received(now)
+        if self.config.turn_detection is None and self._utterance is None:
+            self._open(self._buffer_start)
+
+    def receive_voice(self, event: VoiceProbability, now: float) -> None:
+        self._follow(self.endpointer.frame(event.end, event.probability, now), now)
+        if self.config.turn_detection is not None and self.room() <= 0:
+            self.endpointer.reset()
+            self._follow([Ended(self._position, self._position)], now)
+
+    def _follow(self, edges: list[Edge], now: float) -> None:
+        for edge in edges:
+            match edge:
+                case Started():
+                    self._start_speech(edge, now)
+                case Paused():
+                    self._pause(edge)
+                case JudgementDue():
+                    if self._utterance is not None:
+                        self._tell(
+                            JudgeTurn(
+                                session=self.id, utterance=self._utterance.item_id, at=edge.at
+                            )
+                        )
+                case Resumed():
+                    self.answering.drop_draft()
+                    self._resume(now)
+                case Ended():
+                    self._end_turn(edge, now)
+
+    def _start_speech(self, edge: Started, now: float) -> None:
+        padding = SEMANTIC_PADDING_MS
+        if isinstance(self.config.turn_detection, ServerVad):
+            padding = self.config.turn_detection.prefix_padding_ms
+        utterance = self._utterance
+        if utterance is None:
+            start = max(self._buffer_start, edge.at - padding * SAMPLES_PER_MS)
+            utterance = self._open(start)
+        if self._reaction() is Reaction.JUDGE:
+            utterance.overlap_until = now + self._limits.overlap_judgement
+            if self._plays_out:
+                self.answering.duck()
+                self._effects.append(DuckPlayout())
+            return
+        self._announce(utterance, now)
+
+    def _reaction(self) -> Reaction | None:
+        """What the assistant does now that the user speaks."""
+        detection = self.config.turn_detection
+        policy = self.config.turn_policy or self._limits.turn_policy
+        if detection is None or not detection.interrupt_response:
+            policy = TurnPolicy.MANUAL
+        return COUPLINGS[policy].get((User.SPEAKING, self.answering.state))
+
+    def _announce(self, utterance: Utterance, now: float) -> None:
+        """The client hears of the speech; the assistant yields where the policy says so."""
+        utterance.announced = True
+        utterance.overlap_until = math.inf
+        self._effects.append(SpeechStarted(utterance.start // SAMPLES_PER_MS, utterance.item_id))
+        if self._reaction() is not None:
+            self.answering.interrupt(now)
+
+    def _resume(self, now: float) -> None:
+        """The user goes on after a pause; an overlap that outlasts one is an interruption."""
+        utterance = self._utterance
+        if utterance is not None and utterance.judged and not utterance.announced:
+            self._announce(utterance, now)
+
+    def _pause(self, edge: Paused) -> None:
+        utterance, detection = self._utterance, self.config.turn_detection
+        if utterance is None or detection is None or not utterance.announced:
+            return
+        if self.config.kind == "realtime" and detection.create_response:
+            self.answering.speculate(
+                self.config, utterance.item_id, edge.until, self.history.version + 1
+            )
+
+    def _end_turn(self, edge: Ended, now: float) -> None:
+        utterance, detection = self._utterance, self.config.turn_detection
+        if utterance is None or detection is None:
+            return
+        if not utterance.announced:
+            if self.answering.state in (Assistant.SPEAKING, Assistant.DUCKED):
+                self._drop_utterance()
+                self._buffer_start = edge.end
+                if self.answering.state is Assistant.DUCKED:
+                    self.answering.restore()
+                    self._effects.append(RestorePlayout())
+                return
+            self._announce(utterance, now)
+        self._effects.append(SpeechStopped(edge.end // SAMPLES_PER_MS, utterance.item_id))
+        self._commit(utterance, edge.until, edge.end)
+        if self.config.kind == "realtime" and detection.create_response:
+            self.answering.create_for_turn(self.config, now)
+
+    def _open(self, start: int) -> Utterance:
+        self._utterance = Utterance(self._new_id("item"), start)
+        self._effects.append(OpenUtterance(self._utterance.item_id, start))
+        return self._utterance
+
+    def _commit(self, utterance: Utterance, until: int, end: int) -> None:
+        """The utterance becomes an item of the conversation."""
+        item = MessageItem(utterance.item_id, "user", (InputAudio(None),))
+        previous = self.history.last_id
+        self.history.add(item, bounded=False)
+        self._effects += (
+            InputCommitted(item.id, previous),
+            ItemAdded(item, previous),
+            ItemDone(item, previous),
+            CloseUtterance(utterance.item_id, until, end),
+        )
+        self._transcribing.add(item.id)
+        self.answering.heard((until - utterance.start) / RATE)
+        self._buffer_start = end
+        self._utterance = None
+
+    def _drop_utterance(self) -> None:
+        if self._utterance is not None:
+            self._effects.append(DropUtterance(self._utterance.item_id))
+            self._utterance = None
+
+    def _idle_prompt_at(self) -> float:
+        detection = self.config.turn_detection
+        if (
+            not isinstance(detection, ServerVad)
+            or detection.idle_timeout_ms is None
+            or self.config.kind != "realtime"
+            or self.answering.state is not Assistant.QUIET
+            or self.answering.busy
+            or self._utterance is not None
+            or self.answering.quiet_since == -math.inf
+        ):
+            return math.inf
+        return self.answering.quiet_since + detection.idle_timeout_ms / 1000
+
+    def _prompt_idle_user(self, now: float) -> None:
+        item = MessageItem(self._new_id("item"), "user", (InputAudio(""),))
+        start, end = self._buffer_start, self._position
+        previous = self.history.last_id
+        self.history.add(item, bounded=False)
+        self._buffer_start = end
+        self._effects += (
+            InputTimedOut(start // SAMPLES_PER_MS, end // SAMPLES_PER_MS, item.id),
+            InputCommitted(item.id, previous),
+            ItemAdded(item, previous),
+            ItemDone(item, previous),
+        )
+        self.answering.quiet_since = -math.inf
+        self.answering.create_for_turn(self.config, now, note="The user has been silent.")
+
+    def receive_judgement(self, event: TurnJudged, now: float) -> None:
+        if self._utterance is not None and event.utterance == self._utterance.item_id:
+            self._follow(self.endpointer.judged(event.at, event.probability, now), now)
+
+    def receive_words(self, event: TranscriptDelta) -> None:
+        speaking = self._utterance
+        known = event.utterance in self._transcribing or (
+            speaking is not None
+            and event.utterance == speaking.item_id
+            and (speaking.announced or self.config.turn_detection is None)
+        )
+        if known and self.config.transcription is not None:
+            self._effects.append(TranscriptionDelta(event.utterance, 0, event.delta))
+
+    def receive_transcript(self, event: TranscriptFinal) -> None:
+        if event.utterance not in self._transcribing:
+            return
+        self._transcribing.discard(event.utterance)
+        self.history.transcribed(event.utterance, event.text)
+        if self.config.transcription is not None:
+            logprobs = event.logprobs if LOGPROBS in self.config.include else None
+            self._effects.append(
+                TranscriptionCompleted(event.utterance, 0, event.text, event.seconds, logprobs)
+            )
+
+    def fail_transcript(self, event: TranscriptFailed) -> None:
+        self._give_up_transcript(event.utterance, ProtocolError("engine_error", event.message))
+
+    def _give_up_transcript(self, item_id: str, error: ProtocolError) -> None:
+        if item_id not in self._transcribing:
+            return
+        self._transcribing.discard(item_id)
+        self.history.transcribed(item_id, "")
+        if self.config.transcription is not None:
+            self._effects.append(TranscriptionFailed(item_id, 0, error))
+
+    def _configure_engine(self) -> None:
+        transcription = self.config.transcription
+        self._tell(
+            ConfigureListening(
+                session=self.id,
+                language=(transcription.language if transcription else "") or "en",
+                hint=transcription.prompt if transcription else "",
+                partials=transcription is not None,
+            )
+        )
+
+    def _tell(self, command: ConfigureListening | JudgeTurn) -> None:
+        if self.answering.engine_ready:
+            self._effects.append(ToEngine(command))
