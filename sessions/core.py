@@ -116,7 +116,7 @@ class Session:
             plays_out,
         )
         self._active_at = now
-        self._expires_at = now + limits.max_duration
+        self.expires_at = now + limits.max_duration
         self._detached_at = math.inf
 
     # -- the four verbs ---------------------------------------------------------------------
@@ -141,7 +141,7 @@ class Session:
         self.answering.settle(self.config, now)
         if now >= self._detached_at + self._limits.grace:
             self._end(1000, "the client did not come back")
-        elif now >= self._expires_at:
+        elif now >= self.expires_at:
             self._expire("session_expired", "The session has reached its longest duration.")
         elif now >= self._active_at + self._limits.idle_timeout:
             self._expire("session_idle", "The session was idle for too long.")
@@ -154,7 +154,7 @@ class Session:
             self.listening.next_deadline(),
             self.answering.next_deadline(),
             self._detached_at + self._limits.grace,
-            self._expires_at,
+            self.expires_at,
             self._active_at + self._limits.idle_timeout,
         )
 
@@ -163,6 +163,11 @@ class Session:
         effects = list(self._effects)
         self._effects.clear()
         return effects
+
+    def abandon(self) -> None:
+        """Something outside broke: the session has failed, unless it has ended in its own way."""
+        if self.connection not in ENDED:
+            self.connection = step(CONNECTION, self.connection, ConnectionSignal.FAIL)
 
     def room(self) -> int:
         """Samples that the input buffer still takes; audio beyond is refused, not dropped."""

@@ -110,9 +110,10 @@ class ItemDeleted:
 
 @dataclass(frozen=True, slots=True)
 class ItemRetrieved:
-    """The media path adds the audio of a user's item where it still has it."""
+    """The media path adds the audio of a user's item (24 kHz int16) where it still has it."""
 
     item: Item
+    audio: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,14 @@
 
 from typing import Protocol
 
-from duologue.sessions.effects import ServerEvent
-from duologue.sessions.events import ClientEvent
+from duologue.sessions.effects import (
+    DuckPlayout,
+    Effect,
+    FlushPlayout,
+    RestorePlayout,
+    ServerEvent,
+)
+from duologue.sessions.events import ClientEvent, Event
 
 
 class Clock(Protocol):
@@ -27,8 +33,29 @@ class Transport(Protocol):
         A client that does not read is bounded by the transport: it ends the connection.
         """
 
+    def steer(self, effect: FlushPlayout | DuckPlayout | RestorePlayout) -> None:
+        """Change what is being played out, where the server plays it out; else does nothing."""
+
     async def aclose(self, code: int, reason: str) -> None:
         """Send what is queued, within a bound, then close. Idempotent."""
+
+
+class Observer(Protocol):
+    """Sees everything that happens, for figures; must be quick and must not raise."""
+
+    def event(self, session_id: str, event: Event, now: float) -> None: ...
+
+    def effect(self, session_id: str, effect: Effect, now: float) -> None: ...
+
+
+class Unobserved:
+    """Looks away."""
+
+    def event(self, session_id: str, event: Event, now: float) -> None:
+        return
+
+    def effect(self, session_id: str, effect: Effect, now: float) -> None:
+        return
 
 
 class TransportClosed(Exception):

@@ -1,0 +1,161 @@
+"""All sessions of a process: who may come in, who must go, and how the process empties.
+
+The registry's task group owns every session's tasks. A session that raises ends alone.
+"""
+
+import logging
+import secrets
+from types import TracebackType
+
+import anyio
+import anyio.abc
+
+from duologue.engines.engine import Engine
+from duologue.models.silero_vad import SileroVad
+from duologue.sessions.core import Session
+from duologue.sessions.ports import Clock, Observer, Unobserved
+from duologue.sessions.runner import Conversation
+from duologue.sessions.session_config import SessionConfig, SessionLimits
+
+logger = logging.getLogger(__name__)
+
+REAP_INTERVAL = 5.0
+CLOSE_SECONDS = 10.0
+RETRY_AFTER = 5.0
+
+
+class SessionsFull(Exception):
+    """No room for one more session. ``retry_after`` is in seconds."""
+
+    def __init__(self, retry_after: float) -> None:
+        super().__init__("the server holds as many sessions as it may")
+        self.retry_after = retry_after
+
+
+class Draining(Exception):
+    """The server is about to stop and takes no new sessions."""
+
+
+def new_id(prefix: str) -> str:
+    """An id that can't be guessed, as clients know them: ``item_…``."""
+    return f"{prefix}_{secrets.token_hex(10)}"
+
+
+class SessionRegistry:
+    """Enter it to run; leaving it ends every session."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        vad: SileroVad,
+        limits: SessionLimits,
+        clock: Clock,
+        max_sessions: int,
+        observer: Observer | None = None,
+    ) -> None:
+        self._engine = engine
+        self._vad = vad
+        self._limits = limits
+        self._clock = clock
+        self._max_sessions = max_sessions
+        self._observer = observer or Unobserved()
+        self._sessions: dict[str, Conversation] = {}
+        self._opening = 0
+        self._tasks: anyio.abc.TaskGroup | None = None
+        self._changed = anyio.Event()
+        self.draining = False
+
+    @property
+    def active(self) -> int:
+        """Sessions that hold a place, closing ones included."""
+        return len(self._sessions)
+
+    @property
+    def engine(self) -> Engine:
+        return self._engine
+
+    async def __aenter__(self) -> "SessionRegistry":
+        self._tasks = await anyio.create_task_group().__aenter__()
+        self._tasks.start_soon(self._reap)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:
+        assert self._tasks is not None
+        self.draining = True
+        self._close_all(1012, "the server is restarting")
+        with anyio.CancelScope(shield=True), anyio.move_on_after(CLOSE_SECONDS):
+            await self._emptied()
+        self._tasks.cancel_scope.cancel()
+        return await self._tasks.__aexit__(kind, error, trace)
+
+    async def open(self, config: SessionConfig, *, plays_out: bool = False) -> Conversation:
+        """A new session. Raises SessionsFull, Draining, EngineFull or EngineUnavailable."""
+        if self.draining:
+            raise Draining("the server is restarting")
+        if self.active + self._opening >= self._max_sessions:
+            raise SessionsFull(RETRY_AFTER)
+        assert self._tasks is not None
+        session_id = new_id("sess")
+        self._opening += 1
+        try:
+            stream = await self._engine.open(session_id)
+        finally:
+            self._opening -= 1
+        session = Session(
+            session_id,
+            config,
+            self._engine.spec,
+            self._limits,
+            new_id,
+            self._clock.now(),
+            plays_out=plays_out,
+        )
+        conversation = Conversation(
+            session,
+            self._vad,
+            self._engine,
+            stream,
+            self._clock,
+            self._observer,
+            self._forget,
+        )
+        self._sessions[session_id] = conversation
+        self._tasks.start_soon(conversation.live)
+        return conversation
+
+    async def drain(self, seconds: float) -> None:
+        """Take no new sessions, let the others finish for a while, then close them (1012)."""
+        self.draining = True
+        with anyio.move_on_after(seconds):
+            await self._emptied()
+        self._close_all(1012, "the server is restarting")
+        with anyio.move_on_after(CLOSE_SECONDS):
+            await self._emptied()
+
+    def _close_all(self, code: int, reason: str) -> None:
+        for conversation in list(self._sessions.values()):
+            if not conversation.over:
+                conversation.close(code, reason)
+
+    async def _emptied(self) -> None:
+        while self._sessions:
+            self._changed = anyio.Event()
+            await self._changed.wait()
+
+    def _forget(self, conversation: Conversation) -> None:
+        self._sessions.pop(conversation.id, None)
+        self._changed.set()
+
+    async def _reap(self) -> None:
+        """Try again to give back what a closed session still holds."""
+        while True:
+            await anyio.sleep(REAP_INTERVAL)
+            for conversation in list(self._sessions.values()):
+                if conversation.needs_reaping:
+                    logger.warning("session %s: cleaning up again", conversation.id)
+                    await conversation.clean_up()

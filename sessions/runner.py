@@ -1,0 +1,283 @@
+"""The driver of one session: the only place where events, time and effects meet.
+
+Everything that happens is given to the core at once, on the event loop, and what it asks for is
+handed on without waiting; so nothing queues here. A client that sends much is slowed down by being
+read from more slowly.
+"""
+
+import logging
+import math
+from collections.abc import Callable
+
+import anyio
+import anyio.lowlevel
+
+from duologue.codecs.media import CodecError
+from duologue.engines.engine import (
+    HEARD_RATE,
+    Command,
+    Engine,
+    EngineError,
+    EngineFull,
+    EngineLost as EngineLostError,
+    EngineStream,
+    EngineUnavailable,
+    OpenSession,
+)
+from duologue.models.silero_vad import SileroVad
+from duologue.sessions import effects
+from duologue.sessions.core import Session
+from duologue.sessions.errors import ProtocolError
+from duologue.sessions.events import (
+    Attached,
+    CleanedUp,
+    CloseRequested,
+    Detached,
+    EngineLost,
+    EngineReady,
+    Event,
+    Rejected,
+)
+from duologue.sessions.hearing import Hearing
+from duologue.sessions.ports import AudioBytes, Clock, Observer, Transport, TransportClosed
+from duologue.sessions.turns import Connection
+
+logger = logging.getLogger(__name__)
+
+REOPEN_INTERVAL = 0.2
+CLEANUP_SECONDS = 5.0
+
+
+class Conversation:
+    """A session that is being held."""
+
+    def __init__(
+        self,
+        session: Session,
+        vad: SileroVad,
+        engine: Engine,
+        stream: EngineStream,
+        clock: Clock,
+        observer: Observer,
+        on_closed: Callable[["Conversation"], None],
+    ) -> None:
+        self.session = session
+        self.id = session.id
+        self._engine = engine
+        self._stream = stream
+        self._clock = clock
+        self._observer = observer
+        self._on_closed = on_closed
+        self._hearing = Hearing(session.id, vad, self._tell)
+        self._transport: Transport | None = None
+        self._reading: anyio.CancelScope | None = None
+        self._closing: effects.CloseTransport | None = None
+        self._over = anyio.Event()
+        self._wake = anyio.Event()
+        self._sleeping_until = math.inf
+        self._tell(OpenSession(session=session.id))
+
+    @property
+    def expires_in(self) -> float:
+        """Seconds that the session may last from now on."""
+        return max(0.0, self.session.expires_at - self._clock.now())
+
+    @property
+    def over(self) -> bool:
+        return self._over.is_set()
+
+    @property
+    def needs_reaping(self) -> bool:
+        """Its place could not be given back when it ended."""
+        return self.session.connection is Connection.CLEANUP_FAILED
+
+    # -- the client's side ------------------------------------------------------------------
+
+    async def attach(self, transport: Transport) -> None:
+        """Serve this client until the connection is over, then close it."""
+        code, reason = 1011, "the session failed"
+        try:
+            with anyio.CancelScope() as self._reading:
+                self._transport = transport
+                self.happen(Attached())
+                if not self.over:
+                    await self._read(transport)
+        except Exception:
+            logger.exception("session %s failed", self.id)
+            self.fail()
+        else:
+            if self._closing is not None:
+                code, reason = self._closing.code, self._closing.reason
+        finally:
+            self._transport = None
+            self._reading = None
+            if not self.over:
+                self.happen(Detached())
+            with anyio.CancelScope(shield=True):
+                await transport.aclose(code, reason)
+
+    async def _read(self, transport: Transport) -> None:
+        while True:
+            try:
+                incoming = await transport.receive()
+            except TransportClosed:
+                self.happen(Detached())
+                return
+            if isinstance(incoming, AudioBytes):
+                await self._hear(incoming)
+            else:
+                self.happen(incoming)
+
+    async def _hear(self, audio: AudioBytes) -> None:
+        self._hearing.configure(self.session.config.input_format)
+        try:
+            slices = list(self._hearing.slices(audio.data))
+        except CodecError as error:
+            refused = ProtocolError("invalid_audio", str(error), "audio", audio.event_id)
+            self.happen(Rejected(refused))
+            return
+        form = self.session.config.input_format
+        for data in slices:
+            samples = len(data) // form.sample_bytes * HEARD_RATE // form.rate
+            if samples > self.session.room():
+                message = "The input audio buffer is full: commit it or clear it first."
+                full = ProtocolError("input_audio_buffer_full", message, "audio", audio.event_id)
+                self.happen(Rejected(full))
+                return
+            judge = self.session.config.turn_detection is not None
+            for event in self._hearing.accept(data, judge):
+                self.happen(event)
+            if len(slices) > 1:
+                await anyio.lowlevel.checkpoint()
+
+    # -- the session's own tasks ------------------------------------------------------------
+
+    async def live(self) -> None:
+        """Keep time and listen to the engine until the session is over; then give all back."""
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._keep_time)
+                tasks.start_soon(self._listen_to_engine)
+                await self._over.wait()
+                tasks.cancel_scope.cancel()
+        except Exception:
+            logger.exception("session %s failed", self.id)
+            self.fail()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self.clean_up()
+
+    async def clean_up(self) -> None:
+        """Give back the session's place. The registry tries again when this did not work."""
+        self._over.set()
+        self.session.abandon()
+        ok = False
+        with anyio.move_on_after(CLEANUP_SECONDS):
+            try:
+                await self._stream.aclose()
+                ok = True
+            except EngineError:
+                logger.warning("session %s: its place could not be given back", self.id)
+        self.session.receive(CleanedUp(ok), self._clock.now())
+        if self.session.connection is Connection.CLOSED:
+            self._on_closed(self)
+
+    async def _keep_time(self) -> None:
+        while True:
+            deadline = self._sleeping_until = self.session.next_deadline()
+            self._wake = anyio.Event()
+            delay = deadline - self._clock.now()
+            if delay > 0:
+                with anyio.move_on_after(delay if math.isfinite(delay) else None):
+                    await self._wake.wait()
+                    continue
+            now = max(self._clock.now(), deadline)
+            self.session.handle_timer(now)
+            self._perform(now)
+            await anyio.lowlevel.checkpoint()
+
+    async def _listen_to_engine(self) -> None:
+        while True:
+            try:
+                output = await self._stream.receive()
+            except EngineLostError:
+                self.happen(EngineLost())
+                await self._reopen()
+                self.happen(EngineReady())
+                continue
+            self.happen(output)
+
+    async def _reopen(self) -> None:
+        await self._stream.aclose()
+        while True:
+            try:
+                self._stream = await self._engine.open(self.id)
+            except (EngineFull, EngineUnavailable):
+                await anyio.sleep(REOPEN_INTERVAL)
+            else:
+                self._tell(OpenSession(session=self.id))
+                return
+
+    # -- where they meet --------------------------------------------------------------------
+
+    def happen(self, event: Event) -> None:
+        """Tell the core and do what it asks."""
+        now = self._clock.now()
+        self._observer.event(self.id, event, now)
+        self.session.receive(event, now)
+        self._perform(now)
+
+    def close(self, code: int, reason: str) -> None:
+        """End the session from outside: drain, or an operator."""
+        self.happen(CloseRequested(code, reason))
+
+    def fail(self) -> None:
+        """Something of ours broke: the session ends, others go on."""
+        self._closing = effects.CloseTransport(1011, "the session failed")
+        self._end()
+
+    def _perform(self, now: float) -> None:
+        for effect in self.session.take_effects():
+            self._observer.effect(self.id, effect, now)
+            match effect:
+                case effects.ToEngine():
+                    self._hearing.forward()
+                    self._tell(effect.command)
+                case effects.CloseTransport():
+                    self._closing = effect
+                case effects.CleanUp():
+                    self._end()
+                case (
+                    effects.OpenUtterance()
+                    | effects.CloseUtterance()
+                    | effects.DropUtterance()
+                    | effects.SupplyUtterance()
+                ):
+                    self._hearing.perform(effect)
+                case effects.FlushPlayout() | effects.DuckPlayout() | effects.RestorePlayout():
+                    if self._transport is not None:
+                        self._transport.steer(effect)
+                case effects.ItemRetrieved():
+                    self._say(
+                        effects.ItemRetrieved(effect.item, self._hearing.recorded(effect.item.id))
+                    )
+                case _:
+                    self._say(effect)
+        if self.session.next_deadline() < self._sleeping_until:
+            self._wake.set()
+
+    def _say(self, event: effects.ServerEvent) -> None:
+        if self._transport is not None:
+            self._transport.send(event)
+
+    def _tell(self, command: Command) -> None:
+        try:
+            self._stream.send(command)
+        except EngineLostError:
+            # The receiving side learns of it too, and tells the core.
+            logger.debug("session %s: a command was lost with its worker", self.id)
+
+    def _end(self) -> None:
+        self._over.set()
+        if self._reading is not None:
+            self._reading.cancel()
