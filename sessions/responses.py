@@ -143,7 +143,9 @@ class LiveResponse:
     # -- what the engine brings -------------------------------------------------------------
 
     def receive(self, output: GeneratedOutput, now: float) -> None:
-        """One output of the engine for this response."""
+        """One output of the engine for this response; nothing counts after its last message."""
+        if self.done or self.engine is Generation.CLOSED:
+            return
         match output:
             case TextGenerated():
                 slot = self._message("text")
@@ -170,6 +172,8 @@ class LiveResponse:
 
     def end(self, end: ResponseEnded, now: float) -> None:
         """The engine has said its last."""
+        if self.done or self.engine is Generation.CLOSED:
+            return
         self.engine = step(GENERATION, self.engine, GenerationSignal.END)
         self._end = end
         if end.reason in ("failed", "cancelled"):
