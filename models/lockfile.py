@@ -176,7 +176,18 @@ def parse_lock(text: str) -> Lock:
             lock.model(name)
     for model in models.values():
         check_fallback(lock, model)
+    check_owners(lock)
     return lock
+
+
+def check_owners(lock: Lock) -> None:
+    # A wheel is thrown away once the model it is for is in place.
+    owners: dict[Wheel, str] = {}
+    for model in lock.models.values():
+        for source in model.sources:
+            for wheel in source.wheels:
+                if owners.setdefault(wheel, model.name) != model.name:
+                    raise LockError(f"{wheel.requirement} is a source of two models")
 
 
 def check_fallback(lock: Lock, model: Model) -> None:
