@@ -12,8 +12,6 @@ import httpx
 from duologue.models.lockfile import WeightFile
 from duologue.models.weights import digest
 
-CHUNK = 1 << 20
-
 
 class SourceError(Exception):
     """A source did not give what the lock says it has. The text says why."""
@@ -151,7 +149,7 @@ async def write_body(
     advance: Callable[[int], None],
 ) -> int:
     held = start
-    async for chunk in response.aiter_bytes(CHUNK):
+    async for chunk in response.aiter_bytes():
         if held + len(chunk) > file.size:
             raise SourceAltered(f"{file.name} is longer than the lock says")
         await anyio.to_thread.run_sync(stream.write, chunk)

@@ -20,7 +20,6 @@ from anyio.abc import ByteReceiveStream
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from duologue.models.download import (
-    CHUNK,
     Patience,
     SourceAltered,
     SourceError,
@@ -36,14 +35,18 @@ PIP = (
     *("--no-cache-dir", "--no-input", "--disable-pip-version-check", "--progress-bar=raw"),
 )
 
+CHUNK = 1 << 20
+
 # Seconds in which pip may say nothing. It waits 15 s for a byte by default and tries five times.
 PIP_SILENCE = 300.0
 
 PROGRESS = re.compile(r"Progress (\d+) of \d+")
-# What pip prints when it could not ask, as opposed to having been told that there is nothing.
-NETWORK_TROUBLE = re.compile(
-    r"Could not fetch URL|Retrying \(|ConnectionError|NewConnectionError|timed out|Timeout"
-    r"|IncompleteRead|incomplete-download|Connection (broken|aborted|reset)|HTTP error (429|5\d\d)"
+# What pip logs when it could not ask, as opposed to having been told that there is nothing: a page
+# of the index that failed otherwise than with a 4xx answer, or a transfer that broke off.
+PAGE_TROUBLE = re.compile(r"Could not fetch URL \S+: (?!4(?!29)\d\d )(.*) - skipping")
+TRANSFER_TROUBLE = re.compile(
+    r"Retrying \(|timed out|Timeout|IncompleteRead|incomplete-download"
+    r"|Connection (?:broken|aborted|reset)|ConnectionError|HTTP error (?:429|5\d\d)"
 )
 
 
@@ -91,9 +94,11 @@ async def run_pip(
 ) -> None:
     """Run `pip download` for one wheel. Raises SourceError or CacheUnusable."""
     request = folder / f"{wheel.file}.txt"
+    log = folder / f"{wheel.file}.log"
     request.write_text(f"{wheel.requirement} --hash=sha256:{wheel.sha256}\n", encoding="utf-8")
     # pip keeps what is under way in the temporary folder, which is often a small one in memory.
     surroundings = {**environ, "TMPDIR": str(folder), "PYTHONUNBUFFERED": "1"}
+    command = [*PIP, "--log", str(log), "--dest", str(folder), "--requirement", str(request)]
     arrived = 0
     complaints: list[str] = []
 
@@ -105,9 +110,7 @@ async def run_pip(
 
     try:
         async with await anyio.open_process(
-            [*PIP, "--dest", str(folder), "--requirement", str(request)],
-            stdin=subprocess.DEVNULL,
-            env=surroundings,
+            command, stdin=subprocess.DEVNULL, env=surroundings
         ) as process:
             assert process.stdout is not None
             assert process.stderr is not None
@@ -119,11 +122,16 @@ async def run_pip(
                 process.kill()
                 complaints.append(f"timed out: pip was silent for {PIP_SILENCE:.0f} s")
             code = await process.wait()
+        if code == 0:
+            advance(wheel.size - arrived)  # pip reports no progress of small files
+            return
+        advance(-arrived)
+        if log.is_file():
+            complaints += log.read_text(encoding="utf-8", errors="replace").splitlines()
+        raise pip_error(wheel, complaints)
     finally:
         request.unlink(missing_ok=True)
-    if code != 0:
-        advance(-arrived)
-        raise pip_error(wheel, complaints)
+        log.unlink(missing_ok=True)
 
 
 async def read_lines(stream: ByteReceiveStream, hear: Callable[[str], None]) -> None:
@@ -139,10 +147,10 @@ async def read_lines(stream: ByteReceiveStream, hear: Callable[[str], None]) -> 
 
 
 def pip_error(wheel: Wheel, complaints: Sequence[str]) -> SourceError | CacheUnusable:
-    """What pip's complaints, its lines on standard error, mean for this wheel."""
+    """What the lines of pip's standard error and log mean for this wheel."""
     text = "\n".join(complaints)
-    errors = [line for line in complaints if line.startswith("ERROR: ")]
-    last = (errors or list(complaints) or ["pip failed without a word"])[-1]
+    said = [line for line in complaints if line] or ["pip failed without a word"]
+    last = next((line for line in said if line.startswith("ERROR: ")), said[-1])
     last = last.removeprefix("ERROR: ")
     if "DO NOT MATCH THE HASHES" in text:
         return SourceAltered(f"{wheel.file} has another SHA-256 than the lock's")
@@ -152,7 +160,9 @@ def pip_error(wheel: Wheel, complaints: Sequence[str]) -> SourceError | CacheUnu
         return CacheUnusable(f"pip can't write the download: {last}")
     if "No module named pip" in text or "no such option" in text:
         return SourceGone("this needs pip 25.1 or newer: python -m ensurepip --upgrade")
-    if NETWORK_TROUBLE.search(text):
+    if page := PAGE_TROUBLE.search(text):
+        return SourceUnreachable(f"the package index can't be reached ({page[1]})")
+    if TRANSFER_TROUBLE.search(text):
         return SourceUnreachable(f"the package index can't be reached ({last})")
     if "No matching distribution" in text or "HTTP error 4" in text:
         return SourceGone(f"the package index has no {wheel.requirement}")
