@@ -1,0 +1,60 @@
+"""What a worker and its supervisor say to each other over the worker's standard streams.
+
+Standard input brings one :class:`WorkerConfig`, perhaps a :class:`Drain`, and its end means that
+the parent is gone or wants the worker gone. Standard output carries :class:`Started`, then
+:class:`Beat` at an interval, or one :class:`StartFailed`. Both are frames as in the lanes, of one
+message each. Nothing secret is in the arguments or the environment.
+"""
+
+import msgspec
+
+from duologue.engines.lanes import LaneLimits
+from duologue.engines.pulse import Reading
+
+
+class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything a worker needs to know.
+
+    ``backend`` names an entry of the worker's table; ``options`` is the msgpack of that backend's
+    own options. ``directory`` is where its sockets go: private to this worker, mode 0700.
+    ``retry_after_s`` is what a client is told when all places are taken. ``stop_s`` bounds an
+    orderly end.
+    """
+
+    name: str
+    backend: str
+    directory: str
+    options: bytes = b"\x80"
+    log_level: str = "info"
+    heartbeat_s: float = 0.5
+    stop_s: float = 5.0
+    retry_after_s: float = 5.0
+    limits: LaneLimits = LaneLimits()
+
+
+class Drain(msgspec.Struct, frozen=True, tag=True):
+    """Take no more sessions; end when the last has closed, or after ``deadline_s`` seconds."""
+
+    deadline_s: float
+
+
+class Started(msgspec.Struct, frozen=True, tag=True):
+    """The backend is warm and the sockets are open."""
+
+    capacity: int
+
+
+class StartFailed(msgspec.Struct, frozen=True, tag=True):
+    """The backend could not be started. ``reason`` is for the operator, not for clients."""
+
+    reason: str
+
+
+class Beat(msgspec.Struct, frozen=True, tag=True):
+    """The worker's event loop turns. ``sessions`` are open."""
+
+    sessions: int
+    reading: Reading
+
+
+Report = Started | StartFailed | Beat

@@ -1,0 +1,262 @@
+"""The worker process: one backend, its sockets, its heartbeat.
+
+Started as ``python -m duologue.engines.worker`` with a configuration on standard input (see
+:mod:`duologue.engines.lifeline`). It ends when standard input does, so it never outlives its
+parent; when it can't end in order it exits without.
+"""
+
+import logging
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import ExitStack, suppress
+from functools import partial
+from pathlib import Path
+
+import anyio
+import anyio.abc
+import msgspec
+from anyio.streams.memory import MemoryObjectReceiveStream
+
+from duologue.engines.backend import Backend
+from duologue.engines.engine import Command
+from duologue.engines.lanes import FrameReader, FrameWriter, socket_paths
+from duologue.engines.lifeline import Beat, Drain, Report, Started, StartFailed, WorkerConfig
+from duologue.engines.places import Places
+from duologue.engines.pulse import Pulse
+
+COMMANDS_QUEUED = 64
+"""Commands that may wait for the backend: few, as a cancel waits behind them."""
+
+FORCED_EXIT = 70
+"""Exit status when an orderly end took too long (EX_SOFTWARE, sysexits.h)."""
+
+_LIFELINE_BYTES = 16 * 2**20
+
+log = logging.getLogger("duologue.engines.worker")
+
+BackendFactory = Callable[[bytes, Pulse], Backend]
+
+
+def _scripted(options: bytes, pulse: Pulse) -> Backend:
+    from duologue.engines.scripted import create_backend
+
+    return create_backend(options, pulse)
+
+
+BACKENDS: Mapping[str, BackendFactory] = {"scripted": _scripted}
+"""Backends by name. Each entry imports its module when it is called, and only then."""
+
+
+class Lifeline:
+    """The worker's end of its standard streams."""
+
+    def __init__(self, source: int, sink: int) -> None:
+        self._source = source
+        self._sink = sink
+        self._reader = FrameReader(_LIFELINE_BYTES)
+        self._payloads: list[bytes] = []
+        self._decoder = msgspec.msgpack.Decoder(list[Drain])
+        self._ended = threading.Event()
+        os.set_blocking(sink, False)
+
+    def read_config(self) -> WorkerConfig:
+        """Wait for the configuration. Raises EOFError when the parent went without sending it."""
+        while not self._payloads:
+            data = os.read(self._source, 65536)
+            if not data:
+                raise EOFError("no configuration on standard input")
+            self._payloads = self._reader.feed(data)
+        return msgspec.msgpack.decode(self._payloads.pop(0), type=list[WorkerConfig])[0]
+
+    def report(self, report: Report) -> None:
+        """Tell the supervisor; never waits. What finds the pipe full or closed is dropped."""
+        writer = FrameWriter(_LIFELINE_BYTES)
+        writer.put(report)
+        with suppress(BlockingIOError, BrokenPipeError):
+            os.write(self._sink, writer.take())
+
+    async def read_requests(self) -> AsyncIterator[Drain]:
+        """What the supervisor asks for; ends when the parent is gone or closes the stream."""
+        while True:
+            for payload in self._payloads:
+                yield self._decoder.decode(payload)[0]
+            await anyio.wait_readable(self._source)
+            data = os.read(self._source, 65536)
+            if not data:
+                return
+            self._payloads = self._reader.feed(data)
+
+    def guard(self, stop_s: float) -> None:
+        """Exit `stop_s` seconds after the parent's end, even when the event loop is stuck."""
+
+        def wait() -> None:
+            hangup = select.poll()
+            hangup.register(self._source, 0)
+            hangup.poll()
+            if not self._ended.wait(stop_s):
+                os._exit(FORCED_EXIT)
+
+        threading.Thread(target=wait, name="lifeline", daemon=True).start()
+
+    def finish(self) -> None:
+        """The process is ending by itself."""
+        self._ended.set()
+
+
+class Worker:
+    """A backend between its start and its end."""
+
+    def __init__(self, config: WorkerConfig, lifeline: Lifeline) -> None:
+        self._config = config
+        self._lifeline = lifeline
+        self._stop = anyio.Event()
+
+    async def run(self) -> None:
+        """Load, warm up, serve, end in order. An exception means the worker failed."""
+        pulse = Pulse()
+        backend = BACKENDS[self._config.backend](self._config.options, pulse)
+        send, receive = anyio.create_memory_object_stream[Command](COMMANDS_QUEUED)
+        places = Places(send, limits=self._config.limits, retry_after_s=self._config.retry_after_s)
+        self._lifeline.guard(self._config.stop_s)
+        async with anyio.create_task_group() as watching:
+            watching.start_soon(self._obey, places)
+            watching.start_soon(self._stop_on_signal)
+            async with anyio.create_task_group() as group, send:
+                if await self._started(group, backend, receive, places):
+                    places.open(backend.spec, backend.capacity)
+                    await self._serve(places, pulse, backend.capacity)
+                # The commands end here, and the backend with them; this is its deadline.
+                group.cancel_scope.deadline = anyio.current_time() + self._config.stop_s / 2
+                send.close()
+            watching.cancel_scope.cancel()
+
+    async def _started(
+        self,
+        group: anyio.abc.TaskGroup,
+        backend: Backend,
+        commands: MemoryObjectReceiveStream[Command],
+        places: Places,
+    ) -> bool:
+        """Load and warm the backend; false when the worker was told to stop meanwhile."""
+        async with anyio.create_task_group() as loading:
+
+            async def give_up() -> None:
+                await self._stop.wait()
+                group.cancel_scope.cancel()
+
+            loading.start_soon(give_up)
+            await group.start(self._run_backend, backend, commands, places)
+            loading.cancel_scope.cancel()
+        return not self._stop.is_set()
+
+    async def _obey(self, places: Places) -> None:
+        """Drain when asked to; stop when the supervisor's stream ends."""
+        async with anyio.create_task_group() as group:
+            async for drain in self._lifeline.read_requests():
+                group.start_soon(self._drain, places, drain.deadline_s)
+            self._stop.set()
+
+    async def _drain(self, places: Places, deadline_s: float) -> None:
+        with anyio.move_on_after(deadline_s):
+            await places.drain()
+        self._stop.set()
+
+    async def _stop_on_signal(self) -> None:
+        with anyio.open_signal_receiver(signal.SIGTERM) as signals:
+            async for _ in signals:
+                self._stop.set()
+                return
+
+    async def _run_backend(
+        self,
+        backend: Backend,
+        commands: MemoryObjectReceiveStream[Command],
+        places: Places,
+        *,
+        task_status: anyio.abc.TaskStatus[None],
+    ) -> None:
+        async with commands:
+            await backend.run(commands, places.emit, task_status=task_status)
+        if not self._stop.is_set():
+            raise RuntimeError("the backend ended by itself")
+
+    async def _serve(self, places: Places, pulse: Pulse, capacity: int) -> None:
+        control, data = socket_paths(Path(self._config.directory))
+        with ExitStack() as files:
+            files.callback(control.unlink, missing_ok=True)
+            files.callback(data.unlink, missing_ok=True)
+            async with (
+                await anyio.create_unix_listener(control, mode=0o600) as control_listener,
+                await anyio.create_unix_listener(data, mode=0o600) as data_listener,
+            ):
+                async with anyio.create_task_group() as serving:
+                    serving.start_soon(control_listener.serve, partial(places.attend, "control"))
+                    serving.start_soon(data_listener.serve, partial(places.attend, "data"))
+                    serving.start_soon(self._beat, places, pulse)
+                    self._lifeline.report(Started(capacity))
+                    log.info("ready for %d sessions", capacity)
+                    await self._stop.wait()
+                    serving.cancel_scope.cancel()
+
+    async def _beat(self, places: Places, pulse: Pulse) -> None:
+        while True:
+            reading = pulse.reading(time.monotonic_ns())
+            self._lifeline.report(Beat(places.taken, reading))
+            await anyio.sleep(self._config.heartbeat_s)
+
+
+def _take_standard_streams() -> Lifeline:
+    """Keep standard input and output for the supervisor; what libraries print goes to stderr."""
+    source = os.dup(0)
+    sink = os.dup(1)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    os.dup2(2, 1)
+    return Lifeline(source, sink)
+
+
+def main() -> int:
+    """Run a worker; the exit status is 0 after an orderly end."""
+    # Ctrl-C reaches the whole process group; the supervisor decides when this process ends.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = os.getppid()
+    lifeline = _take_standard_streams()
+    config = lifeline.read_config()
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=config.log_level.upper(),
+        format=f"%(asctime)s worker {config.name}[{os.getpid()}] %(levelname)s %(message)s",
+    )
+
+    async def run() -> None:
+        await Worker(config, lifeline).run()
+
+    try:
+        anyio.run(run, backend_options={"use_uvloop": True})
+    except Exception as error:
+        log.exception("the worker failed")
+        lifeline.report(StartFailed(_reason(error)))
+        return 1
+    finally:
+        lifeline.finish()
+        if os.getppid() != parent:
+            # Nobody is left to tidy up.
+            with suppress(OSError):
+                os.rmdir(config.directory)
+    return 0
+
+
+def _reason(error: BaseException) -> str:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return f"{type(error).__name__}: {error}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
