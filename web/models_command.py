@@ -117,12 +117,10 @@ def sync_models(models: list[Model], out: TextIO) -> int:
 
 
 def sentence(outcome: Outcome) -> str:
-    again = f"To try again: duologue models sync {outcome.name}\n"
-    if outcome.state is State.FAILED:
-        return f"{outcome.name} could not be fetched: {outcome.detail}. {again}"
-    if outcome.state is State.REPLACED:
-        return f"{outcome.name} could not be fetched: {outcome.detail}. {again}"
-    return ""
+    if outcome.state in {State.PRESENT, State.FETCHED}:
+        return ""
+    again = f"To try again: duologue models sync {outcome.name}"
+    return f"{outcome.name} could not be fetched: {outcome.detail}. {again}\n"
 
 
 class Lines:
