@@ -55,15 +55,16 @@ def bytes_from_int16(samples: Int16Samples) -> bytes:
 
 
 def float_from_int16(samples: Int16Samples) -> Float32Samples:
-    return samples * _UNIT
+    scaled = samples.astype(np.float32)
+    scaled *= _UNIT
+    return scaled
 
 
 def int16_from_float(samples: Float32Samples) -> Int16Samples:
     """Rounded half to even and saturated; NaN becomes 0. `samples` is left as it is."""
-    bounded = np.maximum(samples, _MINUS_ONE)
-    np.minimum(bounded, _ONE, out=bounded)
+    bounded = _bounded(samples, _MINUS_ONE, _HIGHEST * _UNIT)
     bounded *= _SCALE
-    return _to_int16(bounded)
+    return _rounded(bounded)
 
 
 def to_float(samples: Samples) -> Float32Samples:
@@ -163,7 +164,7 @@ def mix(first: AnySamples, *others: AnySamples) -> AnySamples:
     total: NDArray[Any] = first.astype(np.int32 if whole else np.float32)
     for other in others:
         total += other
-    lowest, highest = (-32768, 32767) if whole else (_MINUS_ONE, _ONE)
+    lowest, highest = (-32768, 32767) if whole else (-1, 1)
     np.maximum(total, lowest, out=total)
     np.minimum(total, highest, out=total)
     return cast(AnySamples, total.astype(first.dtype, copy=False))
@@ -210,19 +211,22 @@ def _slope(length: int) -> Float32Samples:
 def _scaled(samples: AnySamples, factor: Float32Samples | np.float32) -> AnySamples:
     scaled: Float32Samples = samples * factor
     if samples.dtype == np.int16:
-        return cast(AnySamples, _to_int16(scaled))
-    np.maximum(scaled, _MINUS_ONE, out=scaled)
-    np.minimum(scaled, _ONE, out=scaled)
-    return cast(AnySamples, scaled)
+        return cast(AnySamples, _rounded(_bounded(scaled, _LOWEST, _HIGHEST)))
+    return cast(AnySamples, _bounded(scaled, _MINUS_ONE, _ONE))
 
 
-def _to_int16(values: Float32Samples) -> Int16Samples:
-    """Round and saturate `values`, which it overwrites."""
+def _bounded(values: Float32Samples, lowest: np.float32, highest: np.float32) -> Float32Samples:
+    """A copy; NaN stays NaN."""
+    bounded: Float32Samples = np.maximum(values, lowest)
+    np.minimum(bounded, highest, out=bounded)
+    return bounded
+
+
+def _rounded(values: Float32Samples) -> Int16Samples:
+    """Of `values` within int16's range or NaN, which it overwrites."""
     np.rint(values, out=values)
-    np.maximum(values, _LOWEST, out=values)
-    np.minimum(values, _HIGHEST, out=values)
-    # Both pass NaN on, and only NaN makes the sum of bounded values one: a cheap test.
-    if math.isnan(values.sum()):
+    # Of bounded values only NaN makes the sum of squares NaN: the cheapest test.
+    if math.isnan(values.dot(values)):
         values[np.isnan(values)] = 0
     return values.astype(np.int16)
 
