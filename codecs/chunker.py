@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from duologue.codecs.media import AudioChunk, MediaTime, MediaValueError, Samples
+from duologue.codecs.media import AudioChunk, MediaTime, MediaValueError, Samples, checked_samples
 
 
 class Chunker:
@@ -35,8 +35,9 @@ class Chunker:
     def push(self, samples: Samples) -> list[AudioChunk]:
         """The frames that `samples` completes. They share no memory with it.
 
-        MediaValueError if the dtype changes within a frame.
+        MediaValueError unless mono int16 or float32, and if the dtype changes within a frame.
         """
+        checked_samples(samples)
         kept: NDArray[Any] = samples[:0] if self._kept is None else self._kept
         if kept.dtype != samples.dtype:
             raise MediaValueError(f"{samples.dtype} after {kept.dtype}")
