@@ -93,18 +93,17 @@ class AudioRing(Generic[SampleType]):
         if excess <= 0:
             self._append(samples)
             return len(samples)
-        match self.policy:
-            case Policy.REFUSE:
-                raise RingFullError(f"{len(samples)} samples do not fit into {self.room}")
-            case Policy.WAIT | Policy.DROP_NEWEST:
-                taken = self.room
-                self._append(samples[:taken])
-            case Policy.DROP_OLDEST:
-                taken = len(samples)
-                skipped = max(taken - self.bound, 0)
-                self._advance(excess - skipped)
-                self._start = self._start.plus(skipped)
-                self._append(samples[skipped:])
+        if self.policy is Policy.REFUSE:
+            raise RingFullError(f"{len(samples)} samples do not fit into {self.room}")
+        if self.policy is Policy.DROP_OLDEST:
+            taken = len(samples)
+            skipped = max(taken - self.bound, 0)
+            self._advance(excess - skipped)
+            self._start = self._start.plus(skipped)
+            self._append(samples[skipped:])
+        else:
+            taken = self.room
+            self._append(samples[:taken])
         if self.policy is not Policy.WAIT:
             self.dropped += excess
         return taken
