@@ -14,6 +14,7 @@ data chunk, a format that is short, unknown or contradicts itself.
 
 import enum
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import BinaryIO, Self, cast
@@ -128,8 +129,10 @@ def read_wav(data: bytes) -> WavAudio:
 
 def write_wav(chunk: AudioChunk, encoding: WavEncoding = WavEncoding.PCM16) -> bytes:
     """A whole mono file. MediaValueError for FLOAT64 or more than 4 GiB."""
-    data = _encode(chunk.samples, encoding)
-    header = wav_header(WavFormat(encoding, chunk.rate), len(data))
+    layout = WavFormat(encoding, chunk.rate)
+    _check_writable(layout)
+    data = _ENCODERS[encoding](chunk.samples)
+    header = wav_header(layout, len(data))
     return header + data + bytes(len(data) % 2)
 
 
@@ -138,8 +141,7 @@ def wav_header(layout: WavFormat, data_bytes: int | None, *, extensible: bool = 
 
     MediaValueError for FLOAT64, a part of a frame, or more than MAX_DATA_BYTES.
     """
-    if layout.encoding is WavEncoding.FLOAT64:
-        raise MediaValueError("FLOAT64 is read only")
+    _check_writable(layout)
     if data_bytes is not None and not 0 <= data_bytes <= MAX_DATA_BYTES:
         raise MediaValueError(f"a file cannot hold {data_bytes} bytes of sound")
     if data_bytes is not None and data_bytes % layout.frame_bytes:
@@ -190,7 +192,7 @@ class WavWriter:
             raise MediaValueError(f"{samples.shape} in a file of {self._layout.channels} channels")
         if self._closed:
             raise MediaValueError("the file is closed")
-        data = _encode(samples.reshape(-1), self._layout.encoding)
+        data = _ENCODERS[self._layout.encoding](samples.reshape(-1))
         if self._written + len(data) > MAX_DATA_BYTES:
             raise MediaValueError("the file is full")
         self._stream.write(data)
@@ -245,8 +247,13 @@ def _parse_data(data: memoryview, size: int, layout: WavFormat) -> WavAudio:
     frames = len(data) // layout.frame_bytes
     whole = frames * layout.frame_bytes
     truncated = whole != len(data) if size == UNKNOWN_SIZE else whole != size
-    samples: Samples = _decode(data[:whole], layout.encoding)
+    samples = _DECODERS[layout.encoding](data[:whole])
     return WavAudio(samples.reshape(frames, layout.channels), layout, truncated)
+
+
+def _check_writable(layout: WavFormat) -> None:
+    if layout.encoding not in _ENCODERS:
+        raise MediaValueError(f"{layout.encoding.name} is read only")
 
 
 def _format_chunk(layout: WavFormat, extensible: bool) -> bytes:
@@ -269,54 +276,6 @@ def _format_chunk(layout: WavFormat, extensible: bool) -> bytes:
     return struct.pack("<4sI", b"fmt ", len(body)) + body
 
 
-def _decode(data: memoryview, encoding: WavEncoding) -> Samples:
-    match encoding:
-        case WavEncoding.PCM8:
-            centred = np.frombuffer(data, np.uint8).astype(np.int16) - np.int16(128)
-            return cast(Int16Samples, centred << 8)
-        case WavEncoding.PCM16:
-            return int16_from_bytes(data).copy()
-        case WavEncoding.PCM24:
-            words = np.zeros((len(data) // 3, 4), np.uint8)
-            words[:, 1:] = np.frombuffer(data, np.uint8).reshape(-1, 3)
-            return _float_from_int32(words.reshape(-1).view("<i4"))
-        case WavEncoding.PCM32:
-            return _float_from_int32(np.frombuffer(data, "<i4"))
-        case WavEncoding.FLOAT32:
-            return np.frombuffer(data, "<f4").astype(np.float32)
-        case WavEncoding.FLOAT64:
-            # Beyond float32's range becomes infinite, which later conversions saturate.
-            with np.errstate(over="ignore"):
-                return np.frombuffer(data, "<f8").astype(np.float32)
-        case WavEncoding.ALAW:
-            return decode_alaw(data)
-        case WavEncoding.MULAW:
-            return decode_mulaw(data)
-
-
-def _encode(samples: Samples, encoding: WavEncoding) -> bytes:
-    match encoding:
-        case WavEncoding.PCM8:
-            # To the nearest of 256 levels, half to even, the topmost saturating.
-            levels: NDArray[np.float64] = np.rint(to_int16(samples) / 256) + 128
-            return np.clip(levels, 0, 255).astype(np.uint8).tobytes()
-        case WavEncoding.PCM16:
-            return bytes_from_int16(to_int16(samples))
-        case WavEncoding.PCM24:
-            words = np.frombuffer(_int_from_float(samples, 24).tobytes(), np.uint8).reshape(-1, 4)
-            return words[:, :3].tobytes()
-        case WavEncoding.PCM32:
-            return _int_from_float(samples, 32).tobytes()
-        case WavEncoding.FLOAT32:
-            return to_float(samples).astype("<f4").tobytes()
-        case WavEncoding.FLOAT64:
-            raise MediaValueError("FLOAT64 is read only")
-        case WavEncoding.ALAW:
-            return encode_alaw(to_int16(samples))
-        case WavEncoding.MULAW:
-            return encode_mulaw(to_int16(samples))
-
-
 def _float_from_int32(words: NDArray[np.int32]) -> Float32Samples:
     return (words * 2.0**-31).astype(np.float32)
 
@@ -325,3 +284,66 @@ def _int_from_float(samples: Samples, bits: int) -> NDArray[np.int32]:
     scale = 2.0 ** (bits - 1)
     values = np.rint(np.nan_to_num(to_float(samples).astype(np.float64) * scale))
     return np.clip(values, -scale, scale - 1).astype("<i4")
+
+
+def _decode_pcm8(data: memoryview) -> Int16Samples:
+    centred = np.frombuffer(data, np.uint8).astype(np.int16) - np.int16(128)
+    return cast(Int16Samples, centred << 8)
+
+
+def _decode_pcm16(data: memoryview) -> Int16Samples:
+    return int16_from_bytes(data).copy()
+
+
+def _decode_pcm24(data: memoryview) -> Float32Samples:
+    words = np.zeros((len(data) // 3, 4), np.uint8)
+    words[:, 1:] = np.frombuffer(data, np.uint8).reshape(-1, 3)
+    return _float_from_int32(words.reshape(-1).view("<i4"))
+
+
+def _decode_pcm32(data: memoryview) -> Float32Samples:
+    return _float_from_int32(np.frombuffer(data, "<i4"))
+
+
+def _decode_float32(data: memoryview) -> Float32Samples:
+    return np.frombuffer(data, "<f4").astype(np.float32)
+
+
+def _decode_float64(data: memoryview) -> Float32Samples:
+    # Beyond float32's range becomes infinite, which later conversions saturate.
+    with np.errstate(over="ignore"):
+        return np.frombuffer(data, "<f8").astype(np.float32)
+
+
+def _encode_pcm8(samples: Samples) -> bytes:
+    # To the nearest of 256 levels, half to even, the topmost saturating.
+    levels: NDArray[np.float64] = np.rint(to_int16(samples) / 256) + 128
+    return np.clip(levels, 0, 255).astype(np.uint8).tobytes()
+
+
+def _encode_pcm24(samples: Samples) -> bytes:
+    words = np.frombuffer(_int_from_float(samples, 24).tobytes(), np.uint8).reshape(-1, 4)
+    return words[:, :3].tobytes()
+
+
+_DECODERS: dict[WavEncoding, Callable[[memoryview], Samples]] = {
+    WavEncoding.PCM8: _decode_pcm8,
+    WavEncoding.PCM16: _decode_pcm16,
+    WavEncoding.PCM24: _decode_pcm24,
+    WavEncoding.PCM32: _decode_pcm32,
+    WavEncoding.FLOAT32: _decode_float32,
+    WavEncoding.FLOAT64: _decode_float64,
+    WavEncoding.ALAW: decode_alaw,
+    WavEncoding.MULAW: decode_mulaw,
+}
+
+_ENCODERS: dict[WavEncoding, Callable[[Samples], bytes]] = {
+    WavEncoding.PCM8: _encode_pcm8,
+    WavEncoding.PCM16: lambda samples: bytes_from_int16(to_int16(samples)),
+    WavEncoding.PCM24: _encode_pcm24,
+    WavEncoding.PCM32: lambda samples: _int_from_float(samples, 32).tobytes(),
+    WavEncoding.FLOAT32: lambda samples: to_float(samples).astype("<f4").tobytes(),
+    WavEncoding.ALAW: lambda samples: encode_alaw(to_int16(samples)),
+    WavEncoding.MULAW: lambda samples: encode_mulaw(to_int16(samples)),
+}
+"""Of all encodings that are written."""
