@@ -1,0 +1,159 @@
+"""``python -m load_tests COMMAND``: measure a server as its clients feel it."""
+
+import argparse
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+
+from load_tests.accuracy import run_recordings
+from load_tests.churn import run_churn
+from load_tests.client import JsonObject
+from load_tests.microphone import Clip
+from load_tests.recordings import FOLDER, RecordingError, load_speech, load_transcribed
+from load_tests.report import Json, Report
+from load_tests.scenario import Plan
+from load_tests.server import Server, ServerError, start_server
+from load_tests.voice import run_voice
+
+Run = Callable[[argparse.Namespace, Server], Awaitable[tuple[dict[str, Json], list[str]]]]
+
+DETECTIONS: dict[str, JsonObject] = {
+    "server_vad": {"type": "server_vad"},
+    "semantic_vad": {"type": "semantic_vad"},
+    "semantic_vad:low": {"type": "semantic_vad", "eagerness": "low"},
+    "semantic_vad:medium": {"type": "semantic_vad", "eagerness": "medium"},
+    "semantic_vad:high": {"type": "semantic_vad", "eagerness": "high"},
+}
+
+
+def plan_of(args: argparse.Namespace, *, seconds: float, transcribe: bool) -> Plan:
+    questions, interruptions = load_speech(args.recordings)
+    return Plan(
+        questions=[Clip.of(recording) for recording in questions],
+        interruptions=[Clip.of(recording) for recording in interruptions],
+        seconds=seconds,
+        detection=DETECTIONS[args.turn_detection],
+        voice=args.voice,
+        transcribe=transcribe,
+        interrupt_every=args.interrupt_every,
+        keep=args.keep,
+    )
+
+
+async def voice(args: argparse.Namespace, server: Server) -> tuple[dict[str, Json], list[str]]:
+    plan = plan_of(args, seconds=args.seconds, transcribe=args.transcribe)
+    return await run_voice(server, plan, args.sessions, args.model, args.seed)
+
+
+async def recordings(args: argparse.Namespace, server: Server) -> tuple[dict[str, Json], list[str]]:
+    plan = plan_of(args, seconds=0.0, transcribe=True)
+    spoken = load_transcribed(args.recordings, args.transcripts)
+    return await run_recordings(server, plan, spoken, args.sessions, args.model)
+
+
+async def churn(args: argparse.Namespace, server: Server) -> tuple[dict[str, Json], list[str]]:
+    return await run_churn(server, args.connections, args.idle, args.model)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    top = argparse.ArgumentParser(prog="python -m load_tests", description=__doc__)
+    commands = top.add_subparsers(required=True, metavar="COMMAND")
+
+    about = "conversations in real time: they speak, listen and interrupt"
+    command = commands.add_parser("voice", help=about, description=about)
+    add_common(command, voice)
+    add_speech(command, sessions=1, interrupt_every=2)
+    command.add_argument("--transport", choices=["websocket"], default="websocket")
+    command.add_argument("--seconds", type=float, default=60.0, help="how long each talks")
+    command.add_argument("--transcribe", action="store_true", help="ask for transcripts as well")
+    command.add_argument("--seed", type=int, default=1, help="another order of who says what")
+
+    about = "every recording of a table: word errors, premature answers, interruptions"
+    command = commands.add_parser("recordings", help=about, description=about)
+    add_common(command, recordings)
+    add_speech(command, sessions=1, interrupt_every=1)
+    command.add_argument(
+        "transcripts", type=Path, help="lines of a recording's name, a tab and its words"
+    )
+
+    about = "connections and disconnections, and sessions that do nothing: what memory they take"
+    command = commands.add_parser("churn", help=about, description=about)
+    add_common(command, churn)
+    command.add_argument("--connections", type=int, default=1000)
+    command.add_argument("--idle", type=int, default=50, help="sessions held while doing nothing")
+    return top
+
+
+def add_common(command: argparse.ArgumentParser, run: Run) -> None:
+    command.set_defaults(run=run)
+    command.add_argument("--url", help="a server that runs already, as http://127.0.0.1:8765")
+    command.add_argument("--pid", type=int, default=0, help="with --url: its process, to watch it")
+    command.add_argument("--key", default="", help="with --url: the key to present")
+    command.add_argument("--model", default="", help="model to ask for")
+    command.add_argument("--engine", choices=["scripted", "default"], default="scripted")
+    command.add_argument("--lite", action="store_true", help="the small set of models")
+    command.add_argument(
+        "--serve",
+        action="append",
+        default=[],
+        metavar="OPTION",
+        help="an option for the server that is started, as --serve=--slots=8; may be repeated",
+    )
+    command.add_argument("--log", type=Path, help="where the started server's log goes")
+    command.add_argument("--json", metavar="FILE", help="figures as JSON; - for the last line")
+
+
+def add_speech(command: argparse.ArgumentParser, *, sessions: int, interrupt_every: int) -> None:
+    command.add_argument("--sessions", type=int, default=sessions, help="sessions at once")
+    command.add_argument("--voice", default="", help="voice to ask for")
+    command.add_argument(
+        "--recordings", type=Path, default=FOLDER, help=f"folder of speech (default: {FOLDER})"
+    )
+    command.add_argument(
+        "--turn-detection", choices=sorted(DETECTIONS), default="server_vad", dest="turn_detection"
+    )
+    command.add_argument(
+        "--interrupt-every",
+        type=int,
+        default=interrupt_every,
+        metavar="N",
+        help="interrupt every N-th answer; 0 for none",
+    )
+    command.add_argument(
+        "--keep", type=Path, metavar="FOLDER", help="leave stereo recordings of what was heard"
+    )
+
+
+@asynccontextmanager
+async def server_of(args: argparse.Namespace) -> AsyncIterator[Server]:
+    """The server that was named, or one of our own."""
+    if args.url:
+        yield Server(args.url, args.pid, None, args.key)
+        return
+    options = ["--engine", args.engine, *(["--lite"] if args.lite else []), *args.serve]
+    async with start_server(options, log=args.log) as server:
+        yield server
+
+
+async def run(args: argparse.Namespace) -> int:
+    async with server_of(args) as server:
+        figures, problems = await args.run(args, server)
+    Report(figures, problems=problems).write(args.json)
+    return 1 if problems else 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parser().parse_args(argv)
+    try:
+        return anyio.run(run, args, backend_options={"use_uvloop": True})
+    except (RecordingError, ServerError) as error:
+        print(f"load_tests: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())
