@@ -22,8 +22,10 @@ waits; when the other side takes nothing for :attr:`LaneLimits.stall_s`, or more
 :attr:`LaneLimits.queue_bytes` wait, the connection is lost.
 """
 
+import os
 import secrets
 import struct
+import tempfile
 from collections import deque
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -140,6 +142,14 @@ def socket_paths(directory: Path) -> tuple[Path, Path]:
     if max(len(str(path).encode()) for path in paths) > 107:
         raise ValueError(f"{directory}: too long a path for a socket")
     return paths
+
+
+def private_directory(name: str) -> Path:
+    """A new directory, mode 0700, with a path short enough for the sockets of a worker."""
+    base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
+    if len(base) > 60 or not os.access(base, os.W_OK):
+        base = "/tmp"  # a socket's path has room for 107 bytes
+    return Path(tempfile.mkdtemp(prefix=f"duologue-{name[:16]}-", dir=base))
 
 
 # -- frames ---------------------------------------------------------------------------------

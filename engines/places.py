@@ -1,6 +1,10 @@
 """The worker's side of its gateways: who is connected, and which sessions have a place."""
 
 import logging
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
 from typing import Literal
 
 import anyio
@@ -30,6 +34,7 @@ from duologue.engines.lanes import (
     ToWorker,
     Welcome,
     send_output,
+    socket_paths,
     worker_lane,
 )
 
@@ -241,3 +246,21 @@ class Places:
             link.control.send(message)
         except LaneBroken as error:
             link.fail(str(error))
+
+
+@asynccontextmanager
+async def listen(directory: Path, places: Places) -> AsyncIterator[None]:
+    """Let gateways in through the two sockets in `directory`; leaves no file behind."""
+    control, data = socket_paths(directory)
+    with ExitStack() as files:
+        files.callback(control.unlink, missing_ok=True)
+        files.callback(data.unlink, missing_ok=True)
+        async with (
+            await anyio.create_unix_listener(control, mode=0o600) as control_listener,
+            await anyio.create_unix_listener(data, mode=0o600) as data_listener,
+            anyio.create_task_group() as serving,
+        ):
+            serving.start_soon(control_listener.serve, partial(places.attend, "control"))
+            serving.start_soon(data_listener.serve, partial(places.attend, "data"))
+            yield
+            serving.cancel_scope.cancel()

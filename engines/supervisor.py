@@ -1,12 +1,10 @@
 """Keeps one worker process running: starts it, watches it, ends it, starts it again."""
 
 import logging
-import os
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Literal
 
@@ -14,7 +12,13 @@ import anyio
 import anyio.abc
 import msgspec
 
-from duologue.engines.lanes import FrameReader, FrameWriter, LaneBroken, socket_paths
+from duologue.engines.lanes import (
+    FrameReader,
+    FrameWriter,
+    LaneBroken,
+    private_directory,
+    socket_paths,
+)
 from duologue.engines.lifeline import Beat, Drain, Report, Started, StartFailed, WorkerConfig
 
 log = logging.getLogger(__name__)
@@ -112,7 +116,7 @@ class Supervisor:
         runtime directory and removed in the end."""
         self._rules = rules or SupervisionRules()
         self._temporary = not config.directory
-        directory = Path(config.directory) if config.directory else _private_directory(config.name)
+        directory = Path(config.directory) if config.directory else private_directory(config.name)
         socket_paths(directory)
         self.directory = directory
         self._config = msgspec.structs.replace(config, directory=str(directory))
@@ -248,13 +252,6 @@ class Supervisor:
         status = await process.wait()
         await process.aclose()
         return status
-
-
-def _private_directory(name: str) -> Path:
-    base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
-    if len(base) > 60 or not os.access(base, os.W_OK):
-        base = "/tmp"  # a socket's path has room for 107 bytes
-    return Path(tempfile.mkdtemp(prefix=f"duologue-{name[:16]}-", dir=base))
 
 
 def _remove(directory: Path) -> None:

@@ -13,8 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import ExitStack, suppress
-from functools import partial
+from contextlib import suppress
 from pathlib import Path
 
 import anyio
@@ -24,9 +23,9 @@ from anyio.streams.memory import MemoryObjectReceiveStream
 
 from duologue.engines.backend import Backend
 from duologue.engines.engine import Command
-from duologue.engines.lanes import FrameReader, FrameWriter, socket_paths
+from duologue.engines.lanes import FrameReader, FrameWriter
 from duologue.engines.lifeline import Beat, Drain, Report, Started, StartFailed, WorkerConfig
-from duologue.engines.places import Places
+from duologue.engines.places import Places, listen
 from duologue.engines.pulse import Pulse
 
 COMMANDS_QUEUED = 64
@@ -91,7 +90,7 @@ class Lifeline:
                 return
             self._payloads = self._reader.feed(data)
 
-    def guard(self, stop_s: float) -> None:
+    def guard(self, stop_s: float, tidy: Callable[[], None]) -> None:
         """Exit `stop_s` seconds after the parent's end, even when the event loop is stuck."""
 
         def wait() -> None:
@@ -99,6 +98,7 @@ class Lifeline:
             hangup.register(self._source, 0)
             hangup.poll()
             if not self._ended.wait(stop_s):
+                tidy()
                 os._exit(FORCED_EXIT)
 
         threading.Thread(target=wait, name="lifeline", daemon=True).start()
@@ -122,7 +122,6 @@ class Worker:
         backend = BACKENDS[self._config.backend](self._config.options, pulse)
         send, receive = anyio.create_memory_object_stream[Command](COMMANDS_QUEUED)
         places = Places(send, limits=self._config.limits, retry_after_s=self._config.retry_after_s)
-        self._lifeline.guard(self._config.stop_s)
         async with anyio.create_task_group() as watching:
             watching.start_soon(self._obey, places)
             watching.start_soon(self._stop_on_signal)
@@ -186,22 +185,12 @@ class Worker:
             raise RuntimeError("the backend ended by itself")
 
     async def _serve(self, places: Places, pulse: Pulse, capacity: int) -> None:
-        control, data = socket_paths(Path(self._config.directory))
-        with ExitStack() as files:
-            files.callback(control.unlink, missing_ok=True)
-            files.callback(data.unlink, missing_ok=True)
-            async with (
-                await anyio.create_unix_listener(control, mode=0o600) as control_listener,
-                await anyio.create_unix_listener(data, mode=0o600) as data_listener,
-            ):
-                async with anyio.create_task_group() as serving:
-                    serving.start_soon(control_listener.serve, partial(places.attend, "control"))
-                    serving.start_soon(data_listener.serve, partial(places.attend, "data"))
-                    serving.start_soon(self._beat, places, pulse)
-                    self._lifeline.report(Started(capacity))
-                    log.info("ready for %d sessions", capacity)
-                    await self._stop.wait()
-                    serving.cancel_scope.cancel()
+        async with listen(Path(self._config.directory), places), anyio.create_task_group() as group:
+            group.start_soon(self._beat, places, pulse)
+            self._lifeline.report(Started(capacity))
+            log.info("ready for %d sessions", capacity)
+            await self._stop.wait()
+            group.cancel_scope.cancel()
 
     async def _beat(self, places: Places, pulse: Pulse) -> None:
         while True:
@@ -234,6 +223,8 @@ def main() -> int:
         format=f"%(asctime)s worker {config.name}[{os.getpid()}] %(levelname)s %(message)s",
     )
 
+    lifeline.guard(config.stop_s, partial(_tidy, config, parent))
+
     async def run() -> None:
         await Worker(config, lifeline).run()
 
@@ -245,11 +236,18 @@ def main() -> int:
         return 1
     finally:
         lifeline.finish()
-        if os.getppid() != parent:
-            # Nobody is left to tidy up.
-            with suppress(OSError):
-                os.rmdir(config.directory)
+        _tidy(config, parent)
     return 0
+
+
+def _tidy(config: WorkerConfig, parent: int) -> None:
+    """Remove the sockets and, when the supervisor that would do it is gone, the directory."""
+    directory = Path(config.directory)
+    with suppress(OSError):
+        for path in socket_paths(directory):
+            path.unlink(missing_ok=True)
+        if os.getppid() != parent:
+            directory.rmdir()
 
 
 def _reason(error: BaseException) -> str:

@@ -1,0 +1,46 @@
+"""An engine whose backend runs on the caller's own event loop: for tests, and for tools."""
+
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+import anyio.abc
+from anyio.streams.memory import MemoryObjectReceiveStream
+
+from duologue.engines.backend import Backend
+from duologue.engines.engine import Command
+from duologue.engines.lanes import LaneLimits, private_directory
+from duologue.engines.places import Places, listen
+from duologue.engines.remote import RemoteEngine, RemoteLimits
+
+
+@asynccontextmanager
+async def open_in_process(
+    backend: Backend, limits: RemoteLimits | None = None
+) -> AsyncIterator[RemoteEngine]:
+    """The same sockets and messages as with a worker, but no process to start or to lose.
+
+    The backend can be looked into while it runs. A failure of it is raised here.
+    """
+    directory = private_directory("here")
+    send, receive = anyio.create_memory_object_stream[Command](64)
+    places = Places(send, limits=LaneLimits(), retry_after_s=1.0)
+
+    async def serve(
+        commands: MemoryObjectReceiveStream[Command], *, task_status: anyio.abc.TaskStatus[None]
+    ) -> None:
+        async with commands:
+            await backend.run(commands, places.emit, task_status=task_status)
+
+    try:
+        async with send, anyio.create_task_group() as group:
+            await group.start(serve, receive)
+            places.open(backend.spec, backend.capacity)
+            async with listen(directory, places):
+                engine = RemoteEngine(directory, limits)
+                await group.start(engine.run)
+                yield engine
+            group.cancel_scope.cancel()
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
