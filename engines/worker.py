@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -23,7 +24,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream
 
 from duologue.engines.backend import Backend
 from duologue.engines.engine import Command
-from duologue.engines.lanes import FrameReader, FrameWriter
+from duologue.engines.lanes import FrameReader, FrameWriter, socket_paths
 from duologue.engines.lifeline import Beat, Drain, Report, Started, StartFailed, WorkerConfig
 from duologue.engines.places import Places, listen
 from duologue.engines.pulse import Pulse
