@@ -29,10 +29,9 @@ import tempfile
 from collections import deque
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import anyio
-import anyio.abc
 import msgspec
 
 from duologue.engines.engine import (
@@ -233,12 +232,22 @@ class FrameWriter:
 In = TypeVar("In")
 
 
+class Wire(Protocol):
+    """A stream of bytes, with the errors of anyio's."""
+
+    async def receive(self, max_bytes: int) -> bytes: ...
+
+    async def send(self, item: bytes | memoryview) -> None: ...
+
+    async def aclose(self) -> None: ...
+
+
 class Lane(Generic[In]):
     """One of the two sockets: typed messages in, any messages out."""
 
     def __init__(
         self,
-        stream: anyio.abc.ByteStream,
+        stream: Wire,
         decoder: msgspec.msgpack.Decoder[list[In]],
         limits: LaneLimits,
     ) -> None:
@@ -296,7 +305,7 @@ class Lane(Generic[In]):
         for start in range(0, len(view), _SEAL_BYTES):
             with anyio.move_on_after(self._limits.stall_s) as scope:
                 try:
-                    await self._stream.send(view[start : start + _SEAL_BYTES])  # type: ignore[arg-type]
+                    await self._stream.send(view[start : start + _SEAL_BYTES])
                 except (anyio.BrokenResourceError, anyio.ClosedResourceError):
                     raise LaneBroken("closed by the other side") from None
             if scope.cancelled_caught:
@@ -359,12 +368,12 @@ _TO_WORKER: msgspec.msgpack.Decoder[list[ToWorker]] = msgspec.msgpack.Decoder(li
 _TO_GATEWAY: msgspec.msgpack.Decoder[list[ToGateway]] = msgspec.msgpack.Decoder(list[ToGateway])
 
 
-def worker_lane(stream: anyio.abc.ByteStream, limits: LaneLimits) -> Lane[ToWorker]:
+def worker_lane(stream: Wire, limits: LaneLimits) -> Lane[ToWorker]:
     """The worker's end of a lane."""
     return Lane(stream, _TO_WORKER, limits)
 
 
-def gateway_lane(stream: anyio.abc.ByteStream, limits: LaneLimits) -> Lane[ToGateway]:
+def gateway_lane(stream: Wire, limits: LaneLimits) -> Lane[ToGateway]:
     """The gateway's end of a lane."""
     return Lane(stream, _TO_GATEWAY, limits)
 

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -37,6 +37,7 @@ from duologue.engines.lanes import (
     socket_paths,
     worker_lane,
 )
+from duologue.engines.unix_stream import UnixListener, UnixStream
 
 HELLO_S = 5.0
 """How long a connection may take to say who it is and bring its other lane, in seconds."""
@@ -122,7 +123,7 @@ class Places:
         except (LaneBroken, MessageTooLarge) as error:
             place.link.fail(str(error))
 
-    async def attend(self, role: Literal["control", "data"], stream: anyio.abc.ByteStream) -> None:
+    async def attend(self, role: Literal["control", "data"], stream: UnixStream) -> None:
         """Serve a connection: wait for its other lane, then for the link to break."""
         half = _Half(role, worker_lane(stream, self._limits))
         try:
@@ -251,16 +252,10 @@ class Places:
 @asynccontextmanager
 async def listen(directory: Path, places: Places) -> AsyncIterator[None]:
     """Let gateways in through the two sockets in `directory`; leaves no file behind."""
-    control, data = socket_paths(directory)
-    with ExitStack() as files:
-        files.callback(control.unlink, missing_ok=True)
-        files.callback(data.unlink, missing_ok=True)
-        async with (
-            await anyio.create_unix_listener(control, mode=0o600) as control_listener,
-            await anyio.create_unix_listener(data, mode=0o600) as data_listener,
-            anyio.create_task_group() as serving,
-        ):
-            serving.start_soon(control_listener.serve, partial(places.attend, "control"))
-            serving.start_soon(data_listener.serve, partial(places.attend, "data"))
+    paths = socket_paths(directory)
+    with UnixListener(paths[0]) as control, UnixListener(paths[1]) as data:
+        async with anyio.create_task_group() as serving:
+            serving.start_soon(control.serve, partial(places.attend, "control"))
+            serving.start_soon(data.serve, partial(places.attend, "data"))
             yield
             serving.cancel_scope.cancel()

@@ -41,6 +41,7 @@ from duologue.engines.lanes import (
     send_command,
     socket_paths,
 )
+from duologue.engines.unix_stream import UnixStream, connect
 
 log = logging.getLogger(__name__)
 
@@ -258,10 +259,10 @@ class RemoteEngine:
     async def _connect(self) -> tuple[Link[ToGateway], Welcome]:
         """Knock until a worker answers."""
         while True:
-            streams: list[anyio.abc.ByteStream] = []
+            streams: list[UnixStream] = []
             try:
-                streams.append(await anyio.connect_unix(self._paths[0]))
-                streams.append(await anyio.connect_unix(self._paths[1]))
+                streams.append(await connect(self._paths[0]))
+                streams.append(await connect(self._paths[1]))
                 with anyio.fail_after(self._limits.hello_s):
                     return await self._greet(*streams)
             except (OSError, LaneBroken) as error:
@@ -274,7 +275,7 @@ class RemoteEngine:
             await anyio.sleep(self._limits.retry_s)
 
     async def _greet(
-        self, control: anyio.abc.ByteStream, data: anyio.abc.ByteStream
+        self, control: UnixStream, data: UnixStream
     ) -> tuple[Link[ToGateway], Welcome]:
         name = new_gateway_name()
         lanes = self._limits.lanes
@@ -315,7 +316,7 @@ class RemoteEngine:
             stream.close("too many outputs were waiting for the session")
 
 
-async def _close(streams: list[anyio.abc.ByteStream]) -> None:
+async def _close(streams: list[UnixStream]) -> None:
     with anyio.CancelScope(shield=True):
         for stream in streams:
             await stream.aclose()
