@@ -1,0 +1,336 @@
+import socket
+import stat
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import get_args
+
+import anyio
+import msgspec
+import pytest
+from hypothesis import given, strategies as st
+
+from duologue.engines import engine
+from duologue.engines.engine import (
+    Acknowledge,
+    CancelResponse,
+    CloseSession,
+    Command,
+    EndUtterance,
+    Hear,
+    JudgeTurn,
+    Output,
+    Respond,
+    ResponseEnded,
+    ResponseRequest,
+    SpeechGenerated,
+    TranscriptFinal,
+    TurnJudged,
+)
+from duologue.engines.lanes import (
+    FrameReader,
+    FrameWriter,
+    Hello,
+    Lane,
+    LaneBroken,
+    LaneLimits,
+    Link,
+    MessageTooLarge,
+    ToGateway,
+    ToWorker,
+    gateway_lane,
+    new_gateway_name,
+    private_directory,
+    send_command,
+    send_output,
+    socket_paths,
+    worker_lane,
+)
+from duologue.engines.unix_stream import UnixStream
+
+pytestmark = pytest.mark.anyio
+
+REQUEST = ResponseRequest(instructions="", messages=())
+
+
+class _Wire:
+    """Keeps what is sent; what is received is given."""
+
+    def __init__(self, *given: bytes) -> None:
+        self.given = list(given)
+        self.sent: list[bytes] = []
+
+    async def receive(self, max_bytes: int) -> bytes:
+        if not self.given:
+            raise anyio.EndOfStream
+        return self.given.pop(0)
+
+    async def send(self, item: bytes | memoryview) -> None:
+        self.sent.append(bytes(item))
+
+    async def aclose(self) -> None:
+        self.given = []
+
+
+@pytest.fixture
+async def sockets() -> AsyncIterator[tuple[UnixStream, UnixStream]]:
+    """Two ends of one Unix stream socket."""
+    near, far = (UnixStream(end) for end in socket.socketpair())
+    yield near, far
+    await near.aclose()
+    await far.aclose()
+
+
+def sent_by(lane: Lane[ToWorker] | Lane[ToGateway]) -> bool:
+    return lane.queued_bytes > 0
+
+
+def framed(payload: bytes) -> bytes:
+    return len(payload).to_bytes(4, "big") + payload
+
+
+def links() -> tuple[Link[ToGateway], Link[ToWorker]]:
+    limits = LaneLimits()
+    gateway = Link(gateway_lane(_Wire(), limits), gateway_lane(_Wire(), limits))
+    worker = Link(worker_lane(_Wire(), limits), worker_lane(_Wire(), limits))
+    return gateway, worker
+
+
+# -- frames ---------------------------------------------------------------------------------
+
+
+@given(st.lists(st.binary(max_size=40)), st.lists(st.integers(1, 17), min_size=1))
+def test_frames_survive_being_cut_anywhere(payloads: list[bytes], cuts: list[int]) -> None:
+    data = b"".join(framed(payload) for payload in payloads)
+    reader = FrameReader(64)
+    found, at, turn = [], 0, 0
+    while at < len(data):
+        size = cuts[turn % len(cuts)]
+        found += reader.feed(data[at : at + size])
+        at, turn = at + size, turn + 1
+    assert found == payloads
+
+
+def test_a_frame_over_the_limit_is_refused_before_it_has_come() -> None:
+    with pytest.raises(LaneBroken, match="65 bytes"):
+        FrameReader(64).feed((65).to_bytes(4, "big"))
+
+
+def test_messages_that_are_queued_together_leave_in_one_frame() -> None:
+    writer = FrameWriter(1000)
+    messages = [Hello("a"), Hello("b"), Hello("c")]
+    for message in messages:
+        writer.put(message)
+    (payload,) = FrameReader(1000).feed(bytes(writer.take()))
+    assert msgspec.msgpack.decode(payload, type=list[Hello]) == messages
+    assert writer.take() == b""
+    assert writer.queued_bytes == 0
+
+
+def test_a_message_that_no_frame_can_hold_leaves_the_others_alone() -> None:
+    writer = FrameWriter(1000)
+    writer.put(Hello("a"))
+    with pytest.raises(MessageTooLarge, match="Hello of"):
+        writer.put(Hello("b" * 1000))
+    writer.put(Hello("c"))
+    (payload,) = FrameReader(1000).feed(bytes(writer.take()))
+    assert msgspec.msgpack.decode(payload, type=list[Hello]) == [Hello("a"), Hello("c")]
+
+
+def test_a_long_queue_is_cut_into_frames_that_keep_its_order() -> None:
+    writer = FrameWriter(2**20)
+    heard = [Hear("u", n, bytes(50_000), session="s") for n in range(20)]
+    for hear in heard:
+        writer.put(hear)
+    assert writer.queued_bytes > 20 * 50_000
+    reader = FrameReader(2**20)
+    frames = []
+    while frame := writer.take():
+        frames += reader.feed(bytes(frame))
+    assert len(frames) > 1
+    decoded = [
+        hear for payload in frames for hear in msgspec.msgpack.decode(payload, type=list[Hear])
+    ]
+    assert decoded == heard
+
+
+# -- which lane -----------------------------------------------------------------------------
+
+
+async def test_nothing_passes_the_audio_that_it_is_about() -> None:
+    for command in (
+        Hear("u", 0, b"", session="s"),
+        EndUtterance("u", 0, session="s"),
+        JudgeTurn("u", 0, session="s"),
+        Respond(1, REQUEST, session="s"),
+    ):
+        gateway, _ = links()
+        send_command(gateway, command)
+        assert sent_by(gateway.data) and not sent_by(gateway.control)
+
+
+async def test_a_close_and_an_acknowledgement_overtake() -> None:
+    for command in (CloseSession(session="s"), Acknowledge(1, 100, session="s")):
+        gateway, _ = links()
+        send_command(gateway, command)
+        assert sent_by(gateway.control) and not sent_by(gateway.data)
+
+
+async def test_a_cancel_takes_both_lanes() -> None:
+    gateway, _ = links()
+    send_command(gateway, CancelResponse(1, session="s"))
+    assert sent_by(gateway.control) and sent_by(gateway.data)
+
+
+async def test_the_end_of_an_answer_does_not_pass_its_speech() -> None:
+    for output in (
+        SpeechGenerated(1, b"", session="s"),
+        ResponseEnded(1, "completed", session="s"),
+    ):
+        _, worker = links()
+        send_output(worker, output)
+        assert sent_by(worker.data) and not sent_by(worker.control)
+
+
+async def test_what_was_heard_overtakes_speech() -> None:
+    for output in (
+        TranscriptFinal("u", "", 0.0, session="s"),
+        TurnJudged("u", 0, 1.0, session="s"),
+    ):
+        _, worker = links()
+        send_output(worker, output)
+        assert sent_by(worker.control) and not sent_by(worker.data)
+
+
+async def test_everything_with_a_generation_comes_by_the_data_lane() -> None:
+    for kind in get_args(Output):
+        _, worker = links()
+        values = {"session": "s", "reason": "completed", "words": (), "seconds": 0.0}
+        fields = {
+            field.name: values.get(field.name, 0 if field.type is int else "")
+            for field in msgspec.structs.fields(kind)
+            if field.required
+        }
+        send_output(worker, kind(**fields))
+        assert sent_by(worker.data) == ("generation" in kind.__struct_fields__)
+
+
+@pytest.mark.parametrize("union", [Command, Output])
+def test_every_message_of_the_contract_can_be_told_apart(union: object) -> None:
+    kinds = get_args(union)
+    assert len({kind.__struct_config__.tag for kind in kinds}) == len(kinds)
+    messages = {
+        value
+        for value in vars(engine).values()
+        if isinstance(value, type) and "session" in getattr(value, "__struct_fields__", ())
+    }
+    assert set(get_args(Command)) | set(get_args(Output)) == messages - {engine._Message}
+
+
+# -- lanes ----------------------------------------------------------------------------------
+
+
+async def test_messages_cross_a_socket_in_order(
+    sockets: tuple[UnixStream, UnixStream],
+) -> None:
+    near = gateway_lane(sockets[0], LaneLimits())
+    far = worker_lane(sockets[1], LaneLimits())
+    heard = [Hear("u", n, bytes(100_000), session="s") for n in range(30)]
+    for hear in heard:
+        near.send(hear)
+    received: list[ToWorker] = []
+    async with anyio.create_task_group() as group:
+        group.start_soon(near.flush)
+        with anyio.fail_after(30):
+            while len(received) < len(heard):
+                received += await far.receive()
+    assert received == heard
+    assert near.queued_bytes == 0
+
+
+async def test_the_end_of_the_stream_breaks_the_lane() -> None:
+    with pytest.raises(LaneBroken, match="closed"):
+        await worker_lane(_Wire(), LaneLimits()).receive()
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"\xc1",
+        msgspec.msgpack.encode([{"type": "Nonsense"}]),
+        msgspec.msgpack.encode([{"type": "Hear", "session": "s", "utterance": 5}]),
+        msgspec.msgpack.encode({"type": "Hello", "gateway": "g"}),
+    ],
+)
+async def test_a_frame_that_is_not_understood_breaks_the_lane(payload: bytes) -> None:
+    with pytest.raises(LaneBroken, match="decoded"):
+        await worker_lane(_Wire(framed(payload)), LaneLimits()).receive()
+
+
+async def test_a_lane_breaks_when_too_much_is_queued() -> None:
+    lane = gateway_lane(_Wire(), LaneLimits(queue_bytes=1000))
+    with pytest.raises(LaneBroken, match="1000 bytes"):
+        for _ in range(3):
+            lane.send(Hear("u", 0, bytes(800), session="s"))
+
+
+async def test_a_lane_breaks_when_the_other_side_takes_nothing(
+    sockets: tuple[UnixStream, UnixStream],
+) -> None:
+    lane = gateway_lane(sockets[0], LaneLimits(stall_s=0.01))
+    lane.send(Hear("u", 0, bytes(4 * 2**20), session="s"))
+    with anyio.fail_after(30), pytest.raises(LaneBroken, match="nothing was taken"):
+        await lane.pump()
+
+
+async def test_a_link_ends_with_the_first_lane_that_breaks(
+    sockets: tuple[UnixStream, UnixStream],
+) -> None:
+    broken = worker_lane(_Wire(framed(b"\xc1")), LaneLimits())
+    link = Link(worker_lane(sockets[0], LaneLimits()), broken)
+
+    async def ignore(messages: list[ToWorker]) -> None:
+        pass
+
+    with anyio.fail_after(30):
+        assert "decoded" in await link.run(ignore, ignore)
+        with pytest.raises(anyio.EndOfStream):
+            await sockets[1].receive(100)
+
+
+async def test_a_link_that_was_failed_keeps_the_first_reason(
+    sockets: tuple[UnixStream, UnixStream],
+) -> None:
+    link = Link(worker_lane(sockets[0], LaneLimits()), worker_lane(sockets[1], LaneLimits()))
+    link.fail("first")
+    link.fail("second")
+
+    async def ignore(messages: list[ToWorker]) -> None:
+        pass
+
+    with anyio.fail_after(30):
+        assert await link.run(ignore, ignore) == "first"
+
+
+# -- where ----------------------------------------------------------------------------------
+
+
+def test_a_path_that_is_too_long_for_a_socket_is_refused() -> None:
+    with pytest.raises(ValueError, match="too long"):
+        socket_paths(Path("/tmp") / ("x" * 100))
+
+
+def test_a_private_directory_is_for_its_owner_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / ("x" * 80)))
+    directory = private_directory("a-name-that-is-much-too-long")
+    try:
+        assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+        socket_paths(directory)
+    finally:
+        directory.rmdir()
+
+
+def test_no_two_gateways_have_one_name() -> None:
+    assert len({new_gateway_name() for _ in range(100)}) == 100
