@@ -22,7 +22,6 @@ from duologue.engines.engine import (
     EngineLost as EngineLostError,
     EngineStream,
     EngineUnavailable,
-    OpenSession,
 )
 from duologue.models.silero_vad import SileroVad
 from duologue.sessions import effects
@@ -75,7 +74,6 @@ class Conversation:
         self._over = anyio.Event()
         self._wake = anyio.Event()
         self._sleeping_until = math.inf
-        self._tell(OpenSession(session=session.id))
 
     @property
     def expires_in(self) -> float:
@@ -215,7 +213,6 @@ class Conversation:
             except (EngineFull, EngineUnavailable):
                 await anyio.sleep(REOPEN_INTERVAL)
             else:
-                self._tell(OpenSession(session=self.id))
                 return
 
     # -- where they meet --------------------------------------------------------------------
