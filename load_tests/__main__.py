@@ -2,8 +2,8 @@
 
 import argparse
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import anyio
@@ -15,7 +15,7 @@ from load_tests.microphone import Clip
 from load_tests.recordings import FOLDER, RecordingError, load_speech, load_transcribed
 from load_tests.report import Json, Report
 from load_tests.scenario import Plan
-from load_tests.server import Server, ServerError, start_server
+from load_tests.server import Server, ServerError, serving
 from load_tests.voice import run_voice
 
 Run = Callable[[argparse.Namespace, Server], Awaitable[tuple[dict[str, Json], list[str]]]]
@@ -128,31 +128,26 @@ def add_speech(command: argparse.ArgumentParser, *, sessions: int, interrupt_eve
     )
 
 
-@asynccontextmanager
-async def server_of(args: argparse.Namespace) -> AsyncIterator[Server]:
+def server_of(args: argparse.Namespace) -> AbstractContextManager[Server]:
     """The server that was named, or one of our own."""
     if args.url:
-        yield Server(args.url, args.pid, None, args.key)
-        return
+        return nullcontext(Server(args.url, args.pid, None, args.key))
     options = ["--engine", args.engine, *(["--lite"] if args.lite else []), *args.serve]
-    async with start_server(options, log=args.log) as server:
-        yield server
-
-
-async def run(args: argparse.Namespace) -> int:
-    async with server_of(args) as server:
-        figures, problems = await args.run(args, server)
-    Report(figures, problems=problems).write(args.json)
-    return 1 if problems else 0
+    return serving(options, log=args.log)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parser().parse_args(argv)
     try:
-        return anyio.run(run, args, backend_options={"use_uvloop": True})
+        with server_of(args) as server:
+            figures, problems = anyio.run(
+                args.run, args, server, backend_options={"use_uvloop": True}
+            )
     except (RecordingError, ServerError) as error:
         print(f"load_tests: {error}", file=sys.stderr)
         return 2
+    Report(figures, problems=problems).write(args.json)
+    return 1 if problems else 0
 
 
 if __name__ == "__main__":

@@ -5,19 +5,19 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import anyio
-import anyio.to_thread
 import httpx
 import psutil
 
 from load_tests.clock import now
 
 MEBIBYTE = 1024 * 1024
+COMMAND = (sys.executable, "-m", "duologue.web", "serve")
 
 
 class ServerError(Exception):
@@ -80,43 +80,41 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-@asynccontextmanager
-async def start_server(
+@contextmanager
+def serving(
     options: Sequence[str] = (), *, seconds: float = 120.0, log: Path | None = None
-) -> AsyncIterator[Server]:
+) -> Iterator[Server]:
     """``duologue serve`` with these options, ready to talk; stopped at the end.
 
     Raises ServerError when it is not ready in time; the end of its log is in the message.
     """
     port = free_port()
-    command = [sys.executable, "-m", "duologue.web", "serve", "--port", str(port), *options]
+    command = [*COMMAND, "--port", str(port), *options]
     with tempfile.TemporaryFile() if log is None else log.open("w+b") as output:
         begin = now()
-        process = subprocess.Popen(  # noqa: ASYNC220
+        process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
         )
         try:
             url = f"http://127.0.0.1:{port}"
-            if not await _ready(url, process, seconds):
+            if not _ready(url, process, begin + seconds):
                 output.seek(0)
                 text = output.read().decode(errors="replace")
                 raise ServerError(f"not ready within {seconds:.0f} s\n{text[-4000:]}")
             yield Server(url, process.pid, now() - begin)
         finally:
-            with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(_stop, process)
+            _stop(process)
 
 
-async def _ready(url: str, process: subprocess.Popen[bytes], seconds: float) -> bool:
-    async with httpx.AsyncClient(trust_env=False) as client:
-        with anyio.move_on_after(seconds):
-            while process.poll() is None:
-                try:
-                    if (await client.get(f"{url}/ready")).status_code == 200:
-                        return True
-                except httpx.TransportError:
-                    pass
-                await anyio.sleep(0.05)
+def _ready(url: str, process: subprocess.Popen[bytes], deadline: float) -> bool:
+    with httpx.Client(trust_env=False) as client:
+        while process.poll() is None and now() < deadline:
+            try:
+                if client.get(f"{url}/ready").status_code == 200:
+                    return True
+            except httpx.TransportError:
+                pass
+            time.sleep(0.05)
     return False
 
 
