@@ -10,7 +10,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream
 
 from duologue.engines.backend import Backend
 from duologue.engines.engine import Command
-from duologue.engines.lanes import LaneLimits, private_directory
+from duologue.engines.lanes import LaneLimits, make_private, private_directory
 from duologue.engines.places import Places, listen
 from duologue.engines.remote import RemoteEngine, RemoteLimits
 
@@ -33,6 +33,7 @@ async def open_in_process(
         async with commands:
             await backend.run(commands, places.emit, task_status=task_status)
 
+    make_private(directory)
     try:
         async with send, anyio.create_task_group() as group:
             await group.start(serve, receive)

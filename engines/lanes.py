@@ -24,6 +24,7 @@ waits; when the other side takes nothing for :attr:`LaneLimits.stall_s`, or more
 
 import os
 import secrets
+import stat
 import struct
 import tempfile
 from collections import deque
@@ -144,11 +145,24 @@ def socket_paths(directory: Path) -> tuple[Path, Path]:
 
 
 def private_directory(name: str) -> Path:
-    """A new directory, mode 0700, with a path short enough for the sockets of a worker."""
+    """Where a worker's directory could be: a path that nothing has, short enough for sockets."""
     base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
     if len(base) > 60 or not os.access(base, os.W_OK):
         base = "/tmp"  # a socket's path has room for 107 bytes
-    return Path(tempfile.mkdtemp(prefix=f"duologue-{name[:16]}-", dir=base))
+    return Path(base, f"duologue-{name[:16]}-{secrets.token_hex(8)}")
+
+
+def make_private(directory: Path) -> None:
+    """Make the directory, mode 0700, or accept one that only this user can have made.
+
+    Raises PermissionError when somebody else has put something there.
+    """
+    try:
+        directory.mkdir(mode=0o700)
+    except FileExistsError:
+        found = directory.lstat()
+        if found.st_uid != os.getuid() or found.st_mode != stat.S_IFDIR | 0o700:
+            raise PermissionError(f"{directory} is not a private directory") from None
 
 
 # -- frames ---------------------------------------------------------------------------------

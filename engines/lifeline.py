@@ -16,7 +16,8 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a worker needs to know.
 
     ``backend`` names an entry of the worker's table; ``options`` is the msgpack of that backend's
-    own options. ``directory`` is where its sockets go: private to this worker, mode 0700.
+    own options. ``directory`` is where its sockets go: private to this worker, mode 0700, and with
+    ``remove_directory`` removed when the worker ends.
     ``retry_after_s`` is what a client is told when all places are taken. ``stop_s`` bounds an
     orderly end.
     """
@@ -24,6 +25,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     backend: str
     directory: str
+    remove_directory: bool = False
     options: bytes = b"\x80"
     log_level: str = "info"
     heartbeat_s: float = 0.5

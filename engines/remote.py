@@ -177,6 +177,7 @@ class RemoteEngine:
     """
 
     def __init__(self, directory: Path, limits: RemoteLimits | None = None) -> None:
+        self.directory = directory
         self._paths = socket_paths(directory)
         self._limits = limits or RemoteLimits()
         self._numbers = itertools.count(1)
@@ -225,11 +226,13 @@ class RemoteEngine:
                 refusal = await stream.admission()
         except LaneBroken as error:
             link.fail(str(error))
-        finally:
-            if not stream.admitted:
-                stream.close("it was not admitted")
+        except BaseException:
+            # Cancelled, perhaps just as the place was given.
+            stream.close("it was not wanted any more")
+            raise
         if stream.admitted:
             return stream
+        stream.close("it was not admitted")
         if refusal is not None and refusal.full:
             raise EngineFull(refusal.retry_after_s)
         raise EngineUnavailable(self._limits.retry_after_s)

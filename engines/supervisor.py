@@ -16,6 +16,7 @@ from duologue.engines.lanes import (
     FrameReader,
     FrameWriter,
     LaneBroken,
+    make_private,
     private_directory,
     socket_paths,
 )
@@ -115,13 +116,15 @@ class Supervisor:
         """`config.directory` is the worker's; when it is empty, a private one is made in the
         runtime directory and removed in the end."""
         self._rules = rules or SupervisionRules()
-        self._temporary = not config.directory
-        directory = Path(config.directory) if config.directory else private_directory(config.name)
-        socket_paths(directory)
-        self.directory = directory
-        self._config = msgspec.structs.replace(config, directory=str(directory))
+        if not config.directory:
+            made = str(private_directory(config.name))
+            config = msgspec.structs.replace(config, directory=made, remove_directory=True)
+        self.directory = Path(config.directory)
+        socket_paths(self.directory)
+        self._config = config
         self._process: anyio.abc.Process | None = None
         self._stopping = False
+        self._changed = anyio.Event()
         self.state: State = "stopped"
         self.restarts = 0
         self.sessions = 0
@@ -131,6 +134,15 @@ class Supervisor:
     def pid(self) -> int | None:
         """The worker's process id while there is one."""
         return self._process.pid if self._process else None
+
+    async def wait_change(self) -> None:
+        """Return when :attr:`state` or :attr:`pid` has changed."""
+        await self._changed.wait()
+
+    def _enter(self, state: State) -> None:
+        self.state = state
+        self._changed.set()
+        self._changed = anyio.Event()
 
     async def run(self) -> None:
         """Keep the worker running until it is drained or this is cancelled."""
@@ -142,7 +154,7 @@ class Supervisor:
                     return
                 wait = backoff.after(healthy_s)
                 self.restarts += 1
-                self.state = "waiting"
+                self._enter("waiting")
                 log.warning(
                     "worker %s has ended: %s; it starts again in %.1f s",
                     self._config.name,
@@ -151,9 +163,9 @@ class Supervisor:
                 )
                 await anyio.sleep(wait)
         finally:
-            self.state = "stopped"
-            if self._temporary:
-                _remove(self.directory)
+            self._enter("stopped")
+            if self._config.remove_directory:
+                shutil.rmtree(self.directory, ignore_errors=True)
 
     async def drain(self, deadline_s: float) -> None:
         """Let the worker end when its sessions have; :meth:`run` returns after it. Never waits."""
@@ -161,7 +173,7 @@ class Supervisor:
         process = self._process
         if process is None or process.stdin is None:
             return
-        self.state = "draining"
+        self._enter("draining")
         writer = FrameWriter(_REPORT_BYTES)
         writer.put(Drain(deadline_s))
         try:
@@ -171,10 +183,9 @@ class Supervisor:
 
     async def _run_once(self) -> tuple[float, str]:
         """One life of a worker: how long it was ready, and why it ended."""
-        self.state = "starting"
         watch = Watch(self._rules, anyio.current_time())
-        if self._temporary:
-            self.directory.mkdir(mode=0o700, exist_ok=True)
+        if self._config.remove_directory:
+            make_private(self.directory)
         # Starting takes milliseconds; a cancel in the middle would lose the process.
         with anyio.CancelScope(shield=True):
             process = await anyio.open_process(
@@ -184,6 +195,7 @@ class Supervisor:
                 stderr=None,
             )
         self._process = process
+        self._enter("starting")
         fault = "the supervisor has stopped"
         try:
             fault = await self._attend(process, watch)
@@ -234,7 +246,7 @@ class Supervisor:
         match report:
             case Started():
                 if self.state == "starting":
-                    self.state = "ready"
+                    self._enter("ready")
                 log.info("worker %s is ready for %d", self._config.name, report.capacity)
             case Beat():
                 self.sessions = report.sessions
@@ -252,10 +264,6 @@ class Supervisor:
         status = await process.wait()
         await process.aclose()
         return status
-
-
-def _remove(directory: Path) -> None:
-    shutil.rmtree(directory, ignore_errors=True)
 
 
 def _exit_reason(status: int) -> str:

@@ -71,7 +71,7 @@ async def connect(path: Path) -> UnixStream:
 
 
 class UnixListener:
-    """A socket file that is there as long as the context is open."""
+    """A socket file, for its owner alone, that is there as long as the context is open."""
 
     def __init__(self, path: Path) -> None:
         """Binds at once. Raises OSError when the path is taken or can't be used."""
@@ -80,6 +80,8 @@ class UnixListener:
         try:
             self._socket.setblocking(False)
             self._socket.bind(str(path))
+            # Before it listens, so that nobody else ever gets in.
+            path.chmod(0o600)
         except OSError:
             self._socket.close()
             raise

@@ -215,7 +215,6 @@ def main() -> int:
     """Run a worker; the exit status is 0 after an orderly end."""
     # Ctrl-C reaches the whole process group; the supervisor decides when this process ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = os.getppid()
     lifeline = _take_standard_streams()
     config = lifeline.read_config()
     logging.basicConfig(
@@ -224,7 +223,7 @@ def main() -> int:
         format=f"%(asctime)s worker {config.name}[{os.getpid()}] %(levelname)s %(message)s",
     )
 
-    lifeline.guard(config.stop_s, partial(_tidy, config, parent))
+    lifeline.guard(config.stop_s, partial(_tidy, config))
 
     async def run() -> None:
         await Worker(config, lifeline).run()
@@ -237,17 +236,17 @@ def main() -> int:
         return 1
     finally:
         lifeline.finish()
-        _tidy(config, parent)
+        _tidy(config)
     return 0
 
 
-def _tidy(config: WorkerConfig, parent: int) -> None:
-    """Remove the sockets and, when the supervisor that would do it is gone, the directory."""
+def _tidy(config: WorkerConfig) -> None:
+    """Leave no file. The supervisor does it too, but may be gone."""
     directory = Path(config.directory)
     with suppress(OSError):
         for path in socket_paths(directory):
             path.unlink(missing_ok=True)
-        if os.getppid() != parent:
+        if config.remove_directory:
             directory.rmdir()
 
 

@@ -38,6 +38,7 @@ from duologue.engines.lanes import (
     ToGateway,
     ToWorker,
     gateway_lane,
+    make_private,
     new_gateway_name,
     private_directory,
     send_command,
@@ -320,16 +321,28 @@ def test_a_path_that_is_too_long_for_a_socket_is_refused() -> None:
         socket_paths(Path("/tmp") / ("x" * 100))
 
 
-def test_a_private_directory_is_for_its_owner_alone(
+def test_a_private_directory_has_room_for_sockets_and_is_for_its_owner_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / ("x" * 80)))
     directory = private_directory("a-name-that-is-much-too-long")
-    try:
-        assert stat.S_IMODE(directory.stat().st_mode) == 0o700
-        socket_paths(directory)
-    finally:
-        directory.rmdir()
+    socket_paths(directory)
+    assert not directory.exists()
+    for _ in range(2):
+        make_private(directory)
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    directory.rmdir()
+
+
+def test_a_directory_that_others_can_enter_is_not_accepted(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o755)
+    link = tmp_path / "link"
+    link.symlink_to(shared)
+    for path in (shared, link):
+        with pytest.raises(PermissionError):
+            make_private(path)
 
 
 def test_no_two_gateways_have_one_name() -> None:
