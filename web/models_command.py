@@ -2,6 +2,7 @@
 
 import argparse
 import functools
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ from duologue.models.weights import (
     check_model,
     model_folder,
 )
+from duologue.web.settings import SETTINGS, SettingsError, load_settings
 
 REDRAW = 0.1  # seconds between two drawings of the bar
 BAR = 24  # its width in characters
@@ -28,33 +30,39 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     models = subparsers.add_parser(
         "models",
         help="list, fetch and verify the models that come with the server",
-        description="The models that come with the server, kept in $DUOLOGUE_CACHE, else in "
-        "$XDG_CACHE_HOME/duologue, else in ~/.cache/duologue.",
+        description="The models that come with the server.",
     )
     models.set_defaults(run=run)
     actions = models.add_subparsers(dest="action", required=True, metavar="ACTION")
-    actions.add_parser("list", help="name, version, size, licence and state of each model")
     for name, text in {
+        "list": "name, version, size, licence and state of each model",
         "sync": "fetch what is missing or altered; a run that was cut off goes on where it stopped",
         "verify": "read every file and compare it with the lock; exit code 1 if one differs",
     }.items():
         action = actions.add_parser(name, help=text, description=text.capitalize() + ".")
-        action.add_argument("--lite", action="store_true", help="the small set of models")
-        action.add_argument("names", nargs="*", metavar="NAME", help="only these models")
+        action.add_argument("--config", metavar="FILE", help="TOML file with the settings")
+        action.add_argument("--cache", metavar="FOLDER", help=SETTINGS["cache"].about.help)
+        if name != "list":
+            action.add_argument(
+                "--lite", action="store_true", default=None, help="the small set of models"
+            )
+            action.add_argument("names", nargs="*", metavar="NAME", help="only these models")
 
 
 def run(args: argparse.Namespace) -> int:
     """Run `duologue models` and return the exit code: 0, 1 when a model is not as it should be."""
     try:
         lock = read_lock()
+        settings = load_settings(args, os.environ)
+        cache = settings.cache.expanduser().absolute() if settings.cache else cache_folder()
         if args.action == "list":
-            return list_models(lock, sys.stdout)
-        names = args.names or lock.sets["lite" if args.lite else "default"]
+            return list_models(lock, cache, sys.stdout)
+        names = args.names or lock.sets["lite" if settings.lite else "default"]
         models = [lock.model(name) for name in names]
         if args.action == "verify":
-            return verify_models(models, sys.stdout)
-        return sync_models(models, sys.stdout)
-    except (LockError, WeightsError) as error:
+            return verify_models(models, cache, sys.stdout)
+        return sync_models(models, cache, sys.stdout)
+    except (LockError, SettingsError, WeightsError) as error:
         sys.stderr.write(f"duologue models {args.action}: {error}\n")
         return 1
     except KeyboardInterrupt:
@@ -62,8 +70,7 @@ def run(args: argparse.Namespace) -> int:
         return 130
 
 
-def list_models(lock: Lock, out: TextIO) -> int:
-    cache = cache_folder()
+def list_models(lock: Lock, cache: Path, out: TextIO) -> int:
     rows = [("NAME", "VERSION", "SIZE", "LICENCE", "SETS", "STATE")]
     for model in lock.models.values():
         sets = ", ".join(name for name, members in lock.sets.items() if model.name in members)
@@ -88,8 +95,7 @@ def state_of(model: Model, folder: Path) -> str:
     return "present"
 
 
-def verify_models(models: list[Model], out: TextIO) -> int:
-    cache = cache_folder()
+def verify_models(models: list[Model], cache: Path, out: TextIO) -> int:
     code = 0
     for model in models:
         try:
@@ -102,11 +108,11 @@ def verify_models(models: list[Model], out: TextIO) -> int:
     return code
 
 
-def sync_models(models: list[Model], out: TextIO) -> int:
+def sync_models(models: list[Model], cache: Path, out: TextIO) -> int:
     progress: Bar | Lines = Bar(out) if out.isatty() else Lines(out)
     names = [model.name for model in models]
     try:
-        outcomes = anyio.run(functools.partial(sync, names, progress=progress))
+        outcomes = anyio.run(functools.partial(sync, names, progress=progress, cache=cache))
     finally:
         progress.close()
     if all(outcome.state is State.PRESENT for outcome in outcomes):

@@ -51,7 +51,7 @@ def asked(cache: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Has `sync` fetch nothing, call itself done, and note the names it was asked for."""
     names: list[str] = []
 
-    async def note(wanted: Iterable[str], *, progress: Progress) -> list[Outcome]:
+    async def note(wanted: Iterable[str], *, progress: Progress, cache: Path) -> list[Outcome]:
         names.extend(wanted)
         progress.say("At work.")
         return [Outcome(name, State.FETCHED) for name in names]
@@ -61,10 +61,32 @@ def asked(cache: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def answer(monkeypatch: pytest.MonkeyPatch, *outcomes: Outcome) -> None:
-    async def reply(names: Iterable[str], *, progress: Progress) -> list[Outcome]:
+    async def reply(names: Iterable[str], *, progress: Progress, cache: Path) -> list[Outcome]:
         return list(outcomes)
 
     monkeypatch.setattr(models_command, "sync", reply)
+
+
+def test_the_models_are_where_the_servers_settings_say(
+    cache: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    place(elsewhere, "tin")
+    monkeypatch.setenv("DUOLOGUE_LITE", "1")
+    assert command("verify") == 1
+    assert command("verify", "--cache", str(elsewhere)) == 0
+    monkeypatch.delenv("DUOLOGUE_CACHE")
+    file = tmp_path_factory.mktemp("settings") / "duologue.toml"
+    file.write_text(f"cache = '{elsewhere}'\n")
+    assert command("verify", "--config", str(file)) == 0
+
+
+def test_a_wrong_setting_is_an_error_without_a_traceback(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DUOLOGUE_LIGHT", "1")
+    assert command("verify") == 1
+    assert "DUOLOGUE_LIGHT" in capsys.readouterr().err
 
 
 def test_list_shows_name_version_size_licence_sets_and_state(
