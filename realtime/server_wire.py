@@ -58,6 +58,9 @@ EVENT_TYPES: Final[Mapping[type[ServerEvent], str]] = {
     effects.PlaybackCleared: "output_audio_buffer.cleared",
 }
 
+LONGEST_RECORDING: Final = 720_000
+"""Bytes of audio in a retrieved item: some clients take no message of 1 MiB or more."""
+
 _encode = msgspec.json.Encoder().encode
 
 
@@ -70,6 +73,7 @@ class Encoder:
         self._ids = f"event_{secrets.token_hex(6)}"
         self._count = 0
         self._narrow: dict[_Part, _Narrowband] = {}
+        self._input_format = AudioFormat.PCM
 
     def encode(self, event: ServerEvent) -> tuple[str, ...]:
         """The event's text frames: one, or two where the last of an audio part was held back."""
@@ -90,13 +94,25 @@ class Encoder:
         shape = _SHAPES.get(kind)
         message: dict[str, object] = {"type": EVENT_TYPES[kind], "event_id": self._next_id()}
         if isinstance(event, effects.SessionCreated | effects.SessionUpdated):
+            self._input_format = event.config.input_format
             message["session"] = encode_session(event.config, self._session_id, self._expires_at)
+        elif isinstance(event, effects.ItemRetrieved):
+            message["item"] = encode_item(event.item, self._recorded(event.audio))
         elif shape is not None:
             message.update(shape(event))
         else:
             for name in _FIELDS[kind]:
                 message[name] = getattr(event, name)
         return _encode(message).decode()
+
+    def _recorded(self, pcm: bytes | None) -> bytes | None:
+        """A user's audio in the session's input format; ``None`` when it would be too long."""
+        if pcm is None or self._input_format is AudioFormat.PCM:
+            return pcm if pcm is None or len(pcm) <= LONGEST_RECORDING else None
+        if len(pcm) > LONGEST_RECORDING * 6:
+            return None
+        narrow = _Narrowband(self._input_format)
+        return narrow.push(pcm) + narrow.flush()
 
     def _encode_audio(self, event: effects.AudioDelta) -> tuple[str, ...]:
         part: _Part = (
@@ -233,7 +249,6 @@ _SHAPES: Final[Mapping[type[ServerEvent], Callable[[Any], dict[str, object]]]] =
     effects.ErrorReported: _error,
     effects.ItemAdded: _item_in_place,
     effects.ItemDone: _item_in_place,
-    effects.ItemRetrieved: lambda event: {"item": encode_item(event.item)},
     effects.TranscriptionCompleted: _transcription_completed,
     effects.TranscriptionFailed: _transcription_failed,
     effects.ResponseCreated: lambda event: {"response": encode_response(event.response)},

@@ -18,7 +18,10 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 from duologue.realtime.server_wire import Encoder
 from duologue.realtime.wire import Decoder
 from duologue.sessions.effects import (
+    DuckPlayout,
     ErrorReported,
+    FlushPlayout,
+    RestorePlayout,
     ServerEvent,
     SessionCreated,
     SessionUpdated,
@@ -171,6 +174,9 @@ class WebSocketTransport:
             self._outgoing.append(text)
             self._outgoing_bytes += len(text)
         self._to_write.set()
+
+    def steer(self, effect: FlushPlayout | DuckPlayout | RestorePlayout) -> None:
+        """The client plays out: there is nothing to steer."""
 
     async def aclose(self, code: int, reason: str) -> None:
         if self._farewell is None:

@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from duologue.web import models_command
+from duologue.web import models_command, serve_command
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -12,6 +12,7 @@ def main(argv: list[str] | None = None) -> int:
         prog="duologue", description="Full-duplex conversations with models on your own machines."
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    serve_command.add_parser(commands)
     models_command.add_parser(commands)
     args = parser.parse_args(argv)
     code: int = args.run(args)

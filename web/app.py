@@ -1,0 +1,109 @@
+"""The application: the one place where concrete classes meet."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+import anyio
+import msgspec
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+
+from duologue.engines.lifeline import WorkerConfig
+from duologue.engines.remote import RemoteEngine
+from duologue.engines.script import ScriptedOptions
+from duologue.engines.supervisor import Supervisor
+from duologue.models.silero_vad import SileroVad
+from duologue.models.weights import locate
+from duologue.sessions.clock import MonotonicClock
+from duologue.sessions.registry import SessionRegistry
+from duologue.web.auth import Gate
+from duologue.web.metrics import Metrics
+from duologue.web.routes import epoch, routes
+from duologue.web.security import SecurityHeaders
+from duologue.web.service import Service
+from duologue.web.settings import Settings, SettingsError
+
+VAD: Final = "silero-vad"
+VAD_FILE: Final = "silero_vad_v6.onnx"
+
+
+def create_app(settings: Settings) -> Starlette:
+    """The server's application; its lifespan runs the worker and holds the sessions.
+
+    Raises SettingsError, and WeightsError when the voice detector is not there.
+    """
+    if not settings.loopback and not settings.api_keys:
+        raise SettingsError(f"api_keys: a key is needed to listen on {settings.host}")
+    vad = SileroVad(locate(VAD, cache=settings.cache) / VAD_FILE)
+    config = worker_config(settings)
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        supervisor = Supervisor(config)
+        engine = RemoteEngine(supervisor.directory)
+        clock = MonotonicClock()
+        metrics = Metrics()
+        registry = SessionRegistry(
+            engine, vad, settings.limits, clock, settings.max_sessions, metrics
+        )
+        metrics.watch("duologue_sessions", "Sessions that hold a place.", lambda: registry.active)
+        metrics.watch("duologue_ready", "Whether the engine is ready.", lambda: engine.ready)
+        metrics.watch(
+            "duologue_worker_restarts", "Restarts of the worker.", lambda: supervisor.restarts
+        )
+        gate = Gate(
+            settings.api_keys,
+            settings.allowed_origins,
+            settings.allowed_hosts if settings.loopback else None,
+        )
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(supervisor.run)
+            tasks.start_soon(engine.run)
+            async with registry:
+                app.state.started = epoch()
+                app.state.service = Service(
+                    settings, gate, registry, engine, clock, metrics, lambda: supervisor.last_fault
+                )
+                yield
+            tasks.cancel_scope.cancel()
+
+    middleware = [Middleware(SecurityHeaders)]
+    if settings.allowed_origins:
+        middleware.append(
+            Middleware(
+                CORSMiddleware,
+                allow_origins=list(settings.allowed_origins),
+                allow_methods=["GET", "POST"],
+                allow_headers=["*"],
+                max_age=3600,
+            )
+        )
+    return Starlette(routes=routes(), middleware=middleware, lifespan=lifespan)
+
+
+def worker_config(settings: Settings) -> WorkerConfig:
+    """What the worker is told: its backend, and that backend's own options."""
+    return WorkerConfig(
+        name=settings.engine,
+        backend="scripted",
+        directory="",
+        options=msgspec.msgpack.encode(scripted_options(settings)),
+        log_level=settings.log_level,
+    )
+
+
+def scripted_options(settings: Settings) -> ScriptedOptions:
+    """The script, from its file if one is named. Raises SettingsError."""
+    options = ScriptedOptions()
+    if settings.script is not None:
+        try:
+            options = msgspec.json.decode(settings.script.read_bytes(), type=ScriptedOptions)
+        except OSError as error:
+            raise SettingsError(f"script: {settings.script}: {error.strerror}") from None
+        except msgspec.DecodeError as error:
+            raise SettingsError(f"script: {settings.script}: {error}") from None
+    if settings.slots is not None:
+        options = msgspec.structs.replace(options, capacity=settings.slots)
+    return options

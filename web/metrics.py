@@ -1,0 +1,119 @@
+"""Figures for Prometheus, derived from what happens in sessions."""
+
+from collections.abc import Callable
+from typing import Final
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    GCCollector,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+    generate_latest,
+)
+
+from duologue.realtime.server_wire import EVENT_TYPES
+from duologue.sessions import effects, events
+from duologue.sessions.effects import Effect
+from duologue.sessions.events import Event
+
+_SECONDS: Final = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.75, 0.9, 1.1, 1.4, 2.0, 3.0, 5.0, 10.0)
+_CLIENT_EVENTS: Final[dict[type[Event], str]] = {
+    events.UpdateSession: "session.update",
+    events.CommitAudio: "input_audio_buffer.commit",
+    events.ClearAudio: "input_audio_buffer.clear",
+    events.ClearOutput: "output_audio_buffer.clear",
+    events.CreateItem: "conversation.item.create",
+    events.DeleteItem: "conversation.item.delete",
+    events.RetrieveItem: "conversation.item.retrieve",
+    events.TruncateItem: "conversation.item.truncate",
+    events.CreateResponse: "response.create",
+    events.CancelResponse: "response.cancel",
+    events.Rejected: "rejected",
+}
+
+
+class Metrics:
+    """``ports.Observer``; the text of ``GET /metrics``.
+
+    Labels come from fixed sets, never from clients: their number is bounded.
+    """
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)
+        PlatformCollector(registry=self._registry)
+        GCCollector(registry=self._registry)
+        received = self._counter("duologue_events_received", "Events of clients.", ("type",))
+        sent = self._counter("duologue_events_sent", "Events sent to clients.", ("type",))
+        self._received = {kind: received.labels(name) for kind, name in _CLIENT_EVENTS.items()}
+        self._sent: dict[type[Effect], Counter] = {
+            kind: sent.labels(name) for kind, name in EVENT_TYPES.items()
+        }
+        self._errors = self._counter("duologue_errors", "Errors told to clients.", ("code",))
+        self._responses = self._counter("duologue_responses", "Responses done.", ("status",))
+        self._audio = self._counter("duologue_audio_sent_seconds", "Speech sent to clients.", ())
+        self._opened = self._counter("duologue_sessions_opened", "Sessions opened.", ())
+        self._refused = self._counter(
+            "duologue_sessions_refused", "Sessions refused for want of room.", ("reason",)
+        )
+        self._denied = self._counter(
+            "duologue_requests_denied", "Requests without the right to come in.", ("code",)
+        )
+        self._first_audio = Histogram(
+            "duologue_first_audio_seconds",
+            "From the end of the user's speech, as it was noticed, to the first audio sent.",
+            buckets=_SECONDS,
+            registry=self._registry,
+        )
+        self._stopped: dict[str, float] = {}
+
+    def _counter(self, name: str, text: str, labels: tuple[str, ...]) -> Counter:
+        return Counter(name, text, labels, registry=self._registry)
+
+    def watch(self, name: str, text: str, value: Callable[[], float]) -> None:
+        """A gauge that is asked when the figures are."""
+        Gauge(name, text, registry=self._registry).set_function(value)
+
+    def opened(self) -> None:
+        self._opened.inc()
+
+    def refused(self, reason: str) -> None:
+        self._refused.labels(reason).inc()
+
+    def denied(self, code: str) -> None:
+        self._denied.labels(code).inc()
+
+    def event(self, session_id: str, event: Event, now: float) -> None:
+        counter = self._received.get(type(event))
+        if counter is not None:
+            counter.inc()
+        elif isinstance(event, events.CleanedUp):
+            self._stopped.pop(session_id, None)
+
+    def effect(self, session_id: str, effect: Effect, now: float) -> None:
+        counter = self._sent.get(type(effect))
+        if counter is not None:
+            counter.inc()
+        match effect:
+            case effects.AudioDelta():
+                self._audio.inc(len(effect.pcm) / 48_000)
+                stopped = self._stopped.pop(session_id, None)
+                if stopped is not None:
+                    self._first_audio.observe(now - stopped)
+            case effects.SpeechStopped():
+                self._stopped[session_id] = now
+            case effects.SpeechStarted() | effects.CleanUp():
+                self._stopped.pop(session_id, None)
+            case effects.ErrorReported():
+                self._errors.labels(effect.error.code).inc()
+            case effects.ResponseDone():
+                self._responses.labels(effect.response.status).inc()
+            case _:
+                pass
+
+    def text(self) -> bytes:
+        """All figures in Prometheus' text format."""
+        return generate_latest(self._registry)

@@ -1,0 +1,51 @@
+"""What a running server consists of, as its routes see it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from duologue.engines.engine import Engine, EngineSpec, EngineUnavailable
+from duologue.sessions.ports import Clock
+from duologue.sessions.registry import SessionRegistry
+from duologue.web.auth import Gate
+from duologue.web.metrics import Metrics
+from duologue.web.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """``trouble``: why the engine is not ready, in words for the operator; empty when unknown."""
+
+    settings: Settings
+    gate: Gate
+    registry: SessionRegistry
+    engine: Engine
+    clock: Clock
+    metrics: Metrics
+    trouble: Callable[[], str] = lambda: ""
+
+    @property
+    def spec(self) -> EngineSpec:
+        """Raises EngineUnavailable before the first worker is ready."""
+        return self.engine.spec
+
+    @property
+    def kind(self) -> str:
+        """What the models are, as ``/v1/models`` tells it."""
+        if self.settings.engine == "scripted":
+            return "scripted"
+        return "chat" if self.settings.chat_url is not None else "cascade"
+
+    @property
+    def ready(self) -> bool:
+        """Whether a new session would be taken in, room permitting."""
+        return self.engine.ready and not self.registry.draining
+
+    def not_ready(self) -> str:
+        """One word on why not."""
+        if self.registry.draining:
+            return "draining"
+        try:
+            _ = self.engine.spec
+        except EngineUnavailable:
+            return "starting"
+        return "restarting"

@@ -1,0 +1,163 @@
+"""uvicorn, with what it lacks for long conversations: endings that end, and fair reading.
+
+The WebSocket protocol is uvicorn's own on ``websockets``' sans-I/O core. Added are a close that no
+client can hold up (:class:`duologue.realtime.websocket.SocketControl`), frames taken from the
+kernel's buffer only as fast as the application takes them, and cheap compression.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any, Final
+
+from uvicorn import Config, Server
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.exceptions import InvalidState
+from websockets.extensions.permessage_deflate import ServerPerMessageDeflateFactory
+from websockets.server import ServerProtocol
+
+from duologue.realtime.websocket import CONTROL
+
+LARGEST_MESSAGE: Final = 24 * 1024 * 1024
+"""Bytes of a message, unpacked; more closes the connection (1009)."""
+
+PING_SECONDS: Final = 20.0
+"""Between pings, and until a ping without an answer means that the client is gone."""
+
+LINGER_SECONDS: Final = 5.0
+"""How long a client may take over the closing handshake."""
+
+_SLICE: Final = 16 * 1024
+"""Bytes parsed at a time: compressed, they can unpack to 16 MiB."""
+
+
+class WebSocketProtocol(WebSocketsSansIOProtocol):
+    """One connection. Its ASGI scope offers ``fail`` under the extension ``CONTROL``."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        extensions = []
+        if self.config.ws_per_message_deflate:
+            # Speech in base64 shrinks by a quarter at any level; level 1 costs the least.
+            extensions = [
+                ServerPerMessageDeflateFactory(
+                    server_max_window_bits=12,
+                    client_max_window_bits=12,
+                    compress_settings={"level": 1, "memLevel": 5},
+                )
+            ]
+        self.conn = ServerProtocol(
+            extensions=extensions, max_size=self.config.ws_max_size, logger=self.conn.logger
+        )
+        self._unread = bytearray()
+        self._feeding = False
+
+    def handle_connect(self, event: Any) -> None:
+        super().handle_connect(event)
+        if not self.close_sent:
+            extensions: dict[str, Any] = self.scope["extensions"]
+            extensions[CONTROL] = self
+
+    # -- reading ----------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        self._unread += data
+        self._feed()
+
+    def _feed(self) -> None:
+        """Parse until the application has something to take."""
+        if self._feeding:
+            return
+        self._feeding = True
+        try:
+            while self._unread and (self.close_sent or self.queue.empty()):
+                piece = bytes(self._unread[:_SLICE])
+                del self._unread[:_SLICE]
+                super().data_received(piece)
+        finally:
+            self._feeding = False
+        self._balance()
+
+    def _balance(self) -> None:
+        """Let the kernel give us more only when all that it gave has been taken."""
+        if self.disconnected or self.transport.is_closing():
+            return
+        full = not self.close_sent and (bool(self._unread) or not self.queue.empty())
+        if full and not self.read_paused:
+            self.read_paused = True
+            self.transport.pause_reading()
+        elif not full and self.read_paused:
+            self.read_paused = False
+            self.transport.resume_reading()
+
+    async def receive(self) -> Any:
+        if self.queue.empty():
+            self._feed()
+        message = await self.queue.get()
+        self._balance()
+        return message
+
+    # -- ending -----------------------------------------------------------------------------
+
+    def fail(self, code: int, reason: str) -> None:
+        """Send a close frame past all that waits, and drop the connection soon after."""
+        if self.disconnected or self.transport.is_closing():
+            return
+        self.stop_keepalive()
+        if not self.close_sent:
+            with contextlib.suppress(InvalidState):
+                self.conn.send_close(code, reason)
+                self.transport.write(b"".join(self.conn.data_to_send()))
+            self.close_sent = True
+            self.queue.put_nowait({"type": "websocket.disconnect", "code": code, "reason": reason})
+        self._abort_later()
+        self._balance()
+
+    def _abort_later(self) -> None:
+        if self.close_timer is not None:
+            self.close_timer.cancel()
+        self.close_timer = self.loop.call_later(LINGER_SECONDS, self.transport.abort)
+
+    def keepalive_timeout(self) -> None:
+        """No answer to a ping: the client is gone, and nothing that waits will reach it."""
+        self.pong_timer = None
+        if self.close_sent or self.transport.is_closing():
+            return
+        if self.read_paused:
+            # The answer may lie unread behind what the session has not taken yet.
+            self.schedule_ping()
+            return
+        self.fail(1011, "no answer to a ping")
+        self.transport.abort()
+
+    async def send(self, message: Any) -> None:
+        await super().send(message)
+        if message["type"] == "websocket.close" and self.close_timer is not None:
+            self._abort_later()
+
+
+class PatientServer(Server):
+    """uvicorn's server without its signal handlers: who owns it decides when it stops."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def server_config(app: Any, *, certificate: tuple[str, str] | None) -> Config:
+    """The configuration of a server for `app`; `certificate`: files of the chain and the key."""
+    chain, key = certificate or (None, None)
+    return Config(
+        app,
+        ws=WebSocketProtocol,
+        ws_max_size=LARGEST_MESSAGE,
+        ws_ping_interval=PING_SECONDS,
+        ws_ping_timeout=PING_SECONDS,
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=5,
+        ssl_certfile=chain,
+        ssl_keyfile=key,
+    )
