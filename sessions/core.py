@@ -90,18 +90,18 @@ class Session:
         self.connection = Connection.ATTACHED
         self._spec = spec
         self._limits = limits
-        self._new_id = new_id
+        self._make_id = new_id
         self._plays_out = plays_out
         self._effects: list[Effect] = []
         self.history = History(limits.max_items, limits.max_text)
         self.answering = Answering(
             session_id,
-            new_id("conv"),
+            self._new_id("conv"),
             spec,
             limits,
             self.history,
             self._effects,
-            new_id,
+            self._new_id,
             plays_out,
         )
         self._effects.append(SessionCreated(config))
@@ -112,12 +112,18 @@ class Session:
             self.history,
             self.answering,
             self._effects,
-            new_id,
+            self._new_id,
             plays_out,
         )
         self._active_at = now
         self.expires_at = now + limits.max_duration
         self._detached_at = math.inf
+
+    def _new_id(self, prefix: str) -> str:
+        """An id that no item has, since clients choose ids too."""
+        while (made := self._make_id(prefix)) in self.history:
+            pass
+        return made
 
     # -- the four verbs ---------------------------------------------------------------------
 
