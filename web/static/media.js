@@ -1,0 +1,259 @@
+// Sound: one AudioContext, the two worklets, the devices. It knows nothing of the wire or the page.
+
+const HERE = import.meta.url;
+
+/** Why the microphone or the speaker can't be used; `reason` is a word that the page explains. */
+export class MediaTrouble extends Error {
+  constructor(reason, cause) {
+    super(reason, { cause });
+    this.reason = reason;
+  }
+}
+
+const REASONS = {
+  NotAllowedError: "refused",
+  SecurityError: "refused",
+  NotFoundError: "none",
+  DevicesNotFoundError: "none",
+  NotReadableError: "busy",
+  AbortError: "busy",
+  OverconstrainedError: "gone",
+};
+
+/** Sound needs a secure page: https, or a loopback address. */
+export function soundIsPossible() {
+  return window.isSecureContext && "AudioWorkletNode" in window;
+}
+
+export function microphoneIsPossible() {
+  return soundIsPossible() && navigator.mediaDevices?.getUserMedia !== undefined;
+}
+
+function inContext() {
+  return "setSinkId" in AudioContext.prototype;
+}
+
+export function speakerCanBeChosen() {
+  if (!soundIsPossible()) return false;
+  return inContext() || "setSinkId" in HTMLMediaElement.prototype;
+}
+
+/**
+ * `told` has the listeners: frame({pcm, level}) every 20 ms of microphone at 24 kHz,
+ * position({id, playedMs, level, heldMs}), started(id), played(id, playedMs), rest(),
+ * underrun(count), microphoneLost(), contextState(state).
+ */
+export class Media {
+  underruns = 0;
+  refusedSamples = 0;
+  #told;
+  #context = null;
+  #ready = null;
+  #playout = null;
+  #capture = null;
+  #source = null;
+  #stream = null;
+  #muted = false;
+  #flushes = new Map();
+  #token = 0;
+  #speaker = "";
+  #element = null;
+  #opening = 0;
+
+  constructor(told) {
+    this.#told = told;
+  }
+
+  /** Start the sound system; call it from a click or a key, or browsers keep it silent. */
+  async prepare() {
+    if (!soundIsPossible()) throw new MediaTrouble("insecure");
+    if (this.#ready === null) {
+      this.#ready = this.#build().catch((error) => {
+        this.#ready = null;
+        throw error;
+      });
+    }
+    await this.#ready;
+    if (this.#context.state !== "running") await this.#context.resume();
+  }
+
+  async #build() {
+    const context = new AudioContext({ latencyHint: "interactive" });
+    context.onstatechange = () => this.#told.contextState(context.state);
+    this.#context = context;
+    await Promise.all([
+      context.audioWorklet.addModule(new URL("capture-worklet.js", HERE)),
+      context.audioWorklet.addModule(new URL("playout-worklet.js", HERE)),
+    ]);
+    this.#playout = new AudioWorkletNode(context, "duologue-playout", {
+      numberOfInputs: 0,
+      outputChannelCount: [1],
+    });
+    this.#playout.port.onmessage = ({ data }) => this.#hear(data);
+    this.#playout.connect(context.destination);
+    if (this.#speaker) await this.chooseSpeaker(this.#speaker);
+  }
+
+  #hear(data) {
+    switch (data.type) {
+      case "position":
+        this.refusedSamples = data.refused;
+        this.#told.position(data);
+        break;
+      case "started":
+        this.#told.started(data.id);
+        break;
+      case "played":
+        this.#told.played(data.id, data.playedMs);
+        break;
+      case "rest":
+        this.#told.rest();
+        break;
+      case "underrun":
+        this.underruns = data.underruns;
+        this.#told.underrun(data.underruns);
+        break;
+      case "flushed":
+        this.#flushes.get(data.token)?.(data.items);
+        this.#flushes.delete(data.token);
+        break;
+    }
+  }
+
+  get microphoneIsOpen() {
+    return this.#stream !== null;
+  }
+
+  get sampleRate() {
+    return this.#context?.sampleRate ?? 0;
+  }
+
+  /** Milliseconds from the playout worklet to the ear, as far as the browser tells. */
+  get outputLatencyMs() {
+    const seconds = this.#context?.outputLatency || this.#context?.baseLatency || 0;
+    return seconds * 1000;
+  }
+
+  /** Open, or reopen with other settings, the microphone. Throws MediaTrouble. */
+  async openMicrophone({ deviceId, clean }) {
+    if (!microphoneIsPossible()) throw new MediaTrouble("insecure");
+    const opening = ++this.#opening;
+    await this.prepare();
+    const stream = await this.#ask({
+      channelCount: 1,
+      echoCancellation: clean,
+      noiseSuppression: clean,
+      autoGainControl: clean,
+      ...(deviceId ? { deviceId: { exact: deviceId } } : {}),
+    });
+    if (opening !== this.#opening) {
+      for (const track of stream.getTracks()) track.stop();
+      return;
+    }
+    this.#release();
+    const [track] = stream.getAudioTracks();
+    track.onended = () => {
+      if (this.#stream !== stream) return;
+      this.#release();
+      this.#told.microphoneLost();
+    };
+    this.#stream = stream;
+    this.#source = this.#context.createMediaStreamSource(stream);
+    this.#capture = new AudioWorkletNode(this.#context, "duologue-capture", {
+      outputChannelCount: [1],
+    });
+    this.#capture.port.onmessage = ({ data }) => {
+      if (this.#stream === stream) this.#told.frame(data);
+    };
+    // Its output is silence; connected all the same, since some browsers run only what is heard.
+    this.#source.connect(this.#capture).connect(this.#context.destination);
+    this.mute(this.#muted);
+  }
+
+  async #ask(audio) {
+    try {
+      return await navigator.mediaDevices.getUserMedia({ audio, video: false });
+    } catch (error) {
+      throw new MediaTrouble(REASONS[error.name] ?? "broken", error);
+    }
+  }
+
+  closeMicrophone() {
+    this.#opening += 1;
+    this.#release();
+  }
+
+  #release() {
+    this.#capture?.port.postMessage({ type: "close" });
+    this.#source?.disconnect();
+    this.#capture?.disconnect();
+    for (const track of this.#stream?.getTracks() ?? []) track.stop();
+    this.#stream = null;
+    this.#source = null;
+    this.#capture = null;
+  }
+
+  /** A muted microphone goes on sending, but silence. */
+  mute(muted) {
+    this.#muted = muted;
+    for (const track of this.#stream?.getAudioTracks() ?? []) track.enabled = !muted;
+    this.#capture?.port.postMessage({ type: "mute", muted });
+  }
+
+  /** Queue PCM16 at 24 kHz behind what is queued; the array is handed over. */
+  play(id, content, pcm) {
+    this.#playout?.port.postMessage({ type: "audio", id, content, pcm }, [pcm.buffer]);
+  }
+
+  /** All the audio of this item has been given. */
+  finish(id) {
+    this.#playout?.port.postMessage({ type: "end", id });
+  }
+
+  /** Fade out and forget; resolves to [{id, content, playedMs}] of what was cut. */
+  flush() {
+    if (this.#playout === null) return Promise.resolve([]);
+    this.#token += 1;
+    const token = this.#token;
+    return new Promise((resolve) => {
+      this.#flushes.set(token, resolve);
+      this.#playout.port.postMessage({ type: "flush", token });
+    });
+  }
+
+  /** {microphones, speakers}, each [{id, label}]; labels are empty until a microphone was granted. */
+  async devices() {
+    const found = (await navigator.mediaDevices?.enumerateDevices?.()) ?? [];
+    const list = (kind) =>
+      found
+        .filter((device) => device.kind === kind && device.deviceId && device.label)
+        .map((device) => ({ id: device.deviceId, label: device.label }));
+    return { microphones: list("audioinput"), speakers: list("audiooutput") };
+  }
+
+  /** Play through another speaker ("" is the system's). Throws MediaTrouble. */
+  async chooseSpeaker(id) {
+    this.#speaker = id;
+    if (this.#context === null) return;
+    try {
+      if (inContext()) await this.#context.setSinkId(id === "default" ? "" : id);
+      else await this.#throughElement(id);
+    } catch (error) {
+      throw new MediaTrouble("speaker", error);
+    }
+  }
+
+  /** Browsers without AudioContext.setSinkId route a media element instead. */
+  async #throughElement(id) {
+    if (this.#element === null) {
+      if (!id) return;
+      const destination = this.#context.createMediaStreamDestination();
+      this.#element = new Audio();
+      this.#element.srcObject = destination.stream;
+      this.#playout.disconnect();
+      this.#playout.connect(destination);
+      await this.#element.play();
+    }
+    await this.#element.setSinkId(id);
+  }
+}

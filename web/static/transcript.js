@@ -1,0 +1,160 @@
+// The conversation on the page: one row an item, set like the script of a play.
+
+const UNITS = [
+  ["heard", "Heard", "from the end of your speech to its words"],
+  ["thought", "Thought", "from there to the answer's first word"],
+  ["spoke", "Spoke", "from there to its first sound"],
+];
+
+function element(tag, className, text = "") {
+  const made = document.createElement(tag);
+  made.className = className;
+  made.textContent = text;
+  return made;
+}
+
+function seconds(milliseconds) {
+  return (milliseconds / 1000).toFixed(2);
+}
+
+export class Transcript {
+  #list;
+  #scroller;
+  #announcer;
+  #names;
+  #rows = new Map();
+  #conversation = null;
+  #pinned = true;
+
+  /** `names()` gives {you, voice}; finished lines are told to `announcer`, a live region. */
+  constructor({ list, scroller, announcer, names }) {
+    this.#list = list;
+    this.#scroller = scroller;
+    this.#announcer = announcer;
+    this.#names = names;
+    scroller.addEventListener("scroll", () => {
+      const below = scroller.scrollHeight - scroller.scrollTop - scroller.clientHeight;
+      this.#pinned = below < 48;
+    });
+    new ResizeObserver(() => this.#follow()).observe(scroller);
+  }
+
+  show(conversation) {
+    this.#conversation = conversation;
+  }
+
+  added(item) {
+    const row = element("li", item.role === "user" ? "row you" : "row voice");
+    const { you, voice } = this.#names();
+    const line = element("p", "line");
+    const parts = {
+      row,
+      said: element("span", "said"),
+      rest: element("span", "rest"),
+      note: element("span", "note"),
+      figures: null,
+    };
+    line.append(parts.said, parts.rest, parts.note);
+    row.append(element("span", "name", item.role === "user" ? you : voice), line);
+    row.dataset.item = item.id;
+    this.#rows.set(item.id, parts);
+    this.#list.append(row);
+    this.changed(item);
+  }
+
+  removed(item) {
+    this.#rows.get(item.id)?.row.remove();
+    this.#rows.delete(item.id);
+  }
+
+  changed(item) {
+    const parts = this.#rows.get(item.id);
+    if (parts === undefined) return;
+    if (item.role === "user") this.#showUser(item, parts);
+    else this.#showAssistant(item, parts);
+    this.#showNote(item, parts);
+    this.#follow();
+  }
+
+  #showUser(item, { row, said }) {
+    set(said, item.text);
+    row.classList.toggle("partial", !item.final);
+    row.classList.toggle("waiting", !item.final && item.text === "");
+    row.classList.toggle("typed", item.typed);
+    if (item.final) this.#announce(row, `You: ${item.text}`);
+  }
+
+  #showAssistant(item, parts) {
+    const { row, said, rest } = parts;
+    let heard = this.#conversation.heardCharacters(item);
+    while (item.text[heard] === " ") heard += 1; // so that no space is struck out
+    const cut = item.cutAtMs !== null;
+    set(said, item.text.slice(0, heard));
+    set(rest, item.text.slice(heard));
+    row.classList.toggle("waiting", item.text === "");
+    row.classList.toggle("interrupted", cut);
+    rest.className = cut ? "rest unheard" : "rest";
+    if (cut) rest.title = "Not heard: you interrupted";
+    this.#showFigures(item, parts);
+    if (item.final) this.#announce(row, `${this.#names().voice}: ${item.text}`);
+  }
+
+  #showNote(item, { note }) {
+    set(note, item.note);
+  }
+
+  #showFigures(item, parts) {
+    const figures = this.#conversation.figures(item);
+    const spoken = item.turn?.audioAt !== null;
+    if (figures === null || (!spoken && !(item.final && item.audioMs === 0))) return;
+    if (parts.figures === null) {
+      parts.figures = makeFigures();
+      parts.row.append(parts.figures.box);
+    }
+    const { total, bar, units } = parts.figures;
+    set(total, `${seconds(figures.total)} s`);
+    for (const [key] of UNITS) {
+      const value = figures[key];
+      units[key].box.hidden = value === null;
+      units[key].segment.style.flexGrow = String(value ?? 0);
+      set(units[key].value, value === null ? "" : seconds(value));
+    }
+    bar.style.setProperty("--share", String(Math.min(1, figures.total / 2000)));
+  }
+
+  #announce(row, text) {
+    if (row.dataset.announced) return;
+    row.dataset.announced = "yes";
+    this.#announcer.textContent = text;
+  }
+
+  #follow() {
+    if (this.#pinned) this.#scroller.scrollTop = this.#scroller.scrollHeight;
+  }
+}
+
+function set(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
+function makeFigures() {
+  const box = element("div", "figures");
+  const total = element("span", "total");
+  total.title = "From the end of your turn to the first sound of the answer";
+  const bar = element("span", "bar");
+  bar.setAttribute("aria-hidden", "true");
+  const legend = element("span", "legend");
+  const units = {};
+  for (const [key, label, title] of UNITS) {
+    const segment = element("i", key);
+    const unit = element("span", `unit ${key}`);
+    const value = element("b", "");
+    unit.title = title;
+    unit.append(element("span", "what", label), " ", value);
+    bar.append(segment);
+    legend.append(unit);
+    units[key] = { segment, value, box: unit };
+  }
+  box.append(total, bar, legend);
+  return { box, total, bar, units };
+}
