@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 
 import anyio
 import anyio.abc
+import anyio.to_thread
 from anyio.streams.memory import MemoryObjectReceiveStream
 
 from duologue.engines.backend import Backend
@@ -33,7 +34,7 @@ async def open_in_process(
         async with commands:
             await backend.run(commands, places.emit, task_status=task_status)
 
-    make_private(directory)
+    await anyio.to_thread.run_sync(make_private, directory)
     try:
         async with send, anyio.create_task_group() as group:
             await group.start(serve, receive)
@@ -44,4 +45,5 @@ async def open_in_process(
                 yield engine
             group.cancel_scope.cancel()
     finally:
-        shutil.rmtree(directory, ignore_errors=True)
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(shutil.rmtree, directory, True)

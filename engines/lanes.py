@@ -26,7 +26,6 @@ import os
 import secrets
 import stat
 import struct
-import tempfile
 from collections import deque
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -146,8 +145,8 @@ def socket_paths(directory: Path) -> tuple[Path, Path]:
 
 def private_directory(name: str) -> Path:
     """Where a worker's directory could be: a path that nothing has, short enough for sockets."""
-    base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
-    if len(base) > 60 or not os.access(base, os.W_OK):
+    base = os.environ.get("TMPDIR", "/tmp")
+    if len(base) > 60:
         base = "/tmp"  # a socket's path has room for 107 bytes
     return Path(base, f"duologue-{name[:16]}-{secrets.token_hex(8)}")
 

@@ -37,7 +37,7 @@ from duologue.engines.lanes import (
     socket_paths,
     worker_lane,
 )
-from duologue.engines.unix_stream import UnixListener, UnixStream
+from duologue.engines.unix_stream import UnixStream, listen_at
 
 HELLO_S = 5.0
 """How long a connection may take to say who it is and bring its other lane, in seconds."""
@@ -253,9 +253,12 @@ class Places:
 async def listen(directory: Path, places: Places) -> AsyncIterator[None]:
     """Let gateways in through the two sockets in `directory`; leaves no file behind."""
     paths = socket_paths(directory)
-    with UnixListener(paths[0]) as control, UnixListener(paths[1]) as data:
-        async with anyio.create_task_group() as serving:
-            serving.start_soon(control.serve, partial(places.attend, "control"))
-            serving.start_soon(data.serve, partial(places.attend, "data"))
-            yield
-            serving.cancel_scope.cancel()
+    async with (
+        listen_at(paths[0]) as control,
+        listen_at(paths[1]) as data,
+        anyio.create_task_group() as serving,
+    ):
+        serving.start_soon(control.serve, partial(places.attend, "control"))
+        serving.start_soon(data.serve, partial(places.attend, "data"))
+        yield
+        serving.cancel_scope.cancel()

@@ -2,6 +2,7 @@
 
 import itertools
 import logging
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
@@ -78,7 +79,10 @@ class RemoteStream:
         self._alias = alias
         self._link = link
         self._on_close = on_close
-        self._outputs, self._inbox = anyio.create_memory_object_stream[Output](inbox)
+        self._inbox: deque[Output] = deque()
+        self._inbox_size = inbox
+        self._something = anyio.Event()
+        self._yielded = True
         self._lost = ""
         self._answered = anyio.Event()
         self._refusal: Refused | None = None
@@ -87,7 +91,7 @@ class RemoteStream:
     @property
     def waiting(self) -> int:
         """Outputs that wait for the reader."""
-        return self._inbox.statistics().current_buffer_used
+        return len(self._inbox)
 
     def send(self, command: Command) -> None:
         """Queue a command; never waits. Raises EngineLost when the worker is gone.
@@ -107,10 +111,18 @@ class RemoteStream:
 
     async def receive(self) -> Output:
         """The next output, in order. Raises EngineLost after the last one that came."""
-        try:
-            return await self._inbox.receive()
-        except (anyio.EndOfStream, anyio.ClosedResourceError):
-            raise EngineLost(self._lost) from None
+        if self._inbox and not self._yielded:
+            # A long inbox must not keep other tasks from their turns.
+            await anyio.lowlevel.checkpoint()
+        while not self._inbox:
+            if self._lost:
+                raise EngineLost(self._lost)
+            self._something = anyio.Event()
+            await self._something.wait()
+            self._yielded = True
+        output = self._inbox.popleft()
+        self._yielded = not self._inbox
+        return output
 
     async def aclose(self) -> None:
         """Give the place back."""
@@ -124,7 +136,7 @@ class RemoteStream:
                 send_command(self._link, CloseSession(session=self._alias))
             except LaneBroken as error:
                 self._link.fail(str(error))
-        self._inbox.close()
+        self._inbox.clear()
         self._on_close(self._alias)
 
     async def admission(self) -> Refused | None:
@@ -140,18 +152,16 @@ class RemoteStream:
 
     def deliver(self, output: Output) -> bool:
         """Put an output into the inbox; false when it is full."""
-        try:
-            self._outputs.send_nowait(msgspec.structs.replace(output, session=self._session))
-        except anyio.WouldBlock:
+        if len(self._inbox) >= self._inbox_size:
             return False
-        except anyio.BrokenResourceError:
-            pass  # closed by its reader; the worker is told
+        self._inbox.append(msgspec.structs.replace(output, session=self._session))
+        self._something.set()
         return True
 
     def lose(self, reason: str) -> None:
         """Nothing more comes. What is in the inbox can still be read."""
         self._lost = self._lost or reason
-        self._outputs.close()
+        self._something.set()
         self._answered.set()
 
     def _refuse(self, command: Command, error: MessageTooLarge) -> None:

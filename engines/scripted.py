@@ -3,6 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 
 import anyio
 import anyio.abc
@@ -73,6 +74,9 @@ class ScriptedBackend:
             async for command in commands:
                 before = self.performance.next_due_ns
                 self.performance.take(command, self._clock())
+                with suppress(anyio.WouldBlock, anyio.EndOfStream):
+                    while True:
+                        self.performance.take(commands.receive_nowait(), self._clock())
                 if self.performance.next_due_ns != before:
                     self._sooner.set()
             group.cancel_scope.cancel()

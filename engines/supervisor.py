@@ -10,6 +10,7 @@ from typing import Literal
 
 import anyio
 import anyio.abc
+import anyio.to_thread
 import msgspec
 
 from duologue.engines.lanes import (
@@ -165,7 +166,8 @@ class Supervisor:
         finally:
             self._enter("stopped")
             if self._config.remove_directory:
-                shutil.rmtree(self.directory, ignore_errors=True)
+                with anyio.CancelScope(shield=True):
+                    await anyio.to_thread.run_sync(shutil.rmtree, self.directory, True)
 
     async def drain(self, deadline_s: float) -> None:
         """Let the worker end when its sessions have; :meth:`run` returns after it. Never waits."""
@@ -185,7 +187,7 @@ class Supervisor:
         """One life of a worker: how long it was ready, and why it ended."""
         watch = Watch(self._rules, anyio.current_time())
         if self._config.remove_directory:
-            make_private(self.directory)
+            await anyio.to_thread.run_sync(make_private, self.directory)
         # Starting takes milliseconds; a cancel in the middle would lose the process.
         with anyio.CancelScope(shield=True):
             process = await anyio.open_process(
@@ -205,8 +207,8 @@ class Supervisor:
             with anyio.CancelScope(shield=True):
                 hung = watch.fault(anyio.current_time()) != ""
                 status = await self._end(process, 0.0 if hung else self._rules.stop_s)
-            for path in socket_paths(self.directory):
-                path.unlink(missing_ok=True)
+                for path in socket_paths(self.directory):
+                    await anyio.Path(path).unlink(missing_ok=True)
         return watch.healthy_s(anyio.current_time()), fault or _exit_reason(status)
 
     async def _attend(self, process: anyio.abc.Process, watch: Watch) -> str:

@@ -5,7 +5,8 @@ that moment ends in an exception of the event loop.
 """
 
 import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
@@ -23,21 +24,25 @@ class UnixStream:
         self._closed = False
 
     async def receive(self, max_bytes: int = 65536) -> bytes:
-        await anyio.lowlevel.checkpoint()
+        """What has come. When more comes than is read, other tasks still get their turns."""
+        waited = False
         while True:
             try:
                 data = self._socket.recv(max_bytes)
             except BlockingIOError:
                 await anyio.wait_readable(self._socket)
+                waited = True
             except OSError as error:
                 raise self._broken() from error
             else:
                 if not data:
                     raise anyio.EndOfStream
+                if not waited:
+                    await anyio.lowlevel.checkpoint()
                 return data
 
     async def send(self, item: bytes | memoryview) -> None:
-        await anyio.lowlevel.checkpoint()
+        """Returns at once, without a turn for other tasks, when there is room for all of it."""
         view = memoryview(item)
         while view:
             try:
@@ -71,21 +76,10 @@ async def connect(path: Path) -> UnixStream:
 
 
 class UnixListener:
-    """A socket file, for its owner alone, that is there as long as the context is open."""
+    """A socket that others connect to by its path."""
 
-    def __init__(self, path: Path) -> None:
-        """Binds at once. Raises OSError when the path is taken or can't be used."""
-        self._path = path
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            self._socket.setblocking(False)
-            self._socket.bind(str(path))
-            # Before it listens, so that nobody else ever gets in.
-            path.chmod(0o600)
-        except OSError:
-            self._socket.close()
-            raise
-        self._socket.listen(BACKLOG)
+    def __init__(self, listening: socket.socket) -> None:
+        self._socket = listening
 
     async def serve(self, handle: Callable[[UnixStream], Coroutine[None, None, None]]) -> None:
         """Run `handle` for each connection, until cancelled. What it raises ends the serving."""
@@ -100,13 +94,21 @@ class UnixListener:
                 else:
                     group.start_soon(handle, UnixStream(accepted))
 
-    def close(self) -> None:
-        """Stop listening and remove the file. Idempotent."""
-        self._path.unlink(missing_ok=True)
-        self._socket.close()
 
-    def __enter__(self) -> "UnixListener":
-        return self
+@asynccontextmanager
+async def listen_at(path: Path) -> AsyncIterator[UnixListener]:
+    """Listen at a socket file, for its owner alone, that is there as long as the context is open.
 
-    def __exit__(self, *error: object) -> None:
-        self.close()
+    Raises OSError when the path is taken or can't be used.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
+        listening.setblocking(False)
+        listening.bind(str(path))
+        try:
+            # Before it listens, so that nobody else ever gets in.
+            await anyio.Path(path).chmod(0o600)
+            listening.listen(BACKLOG)
+            yield UnixListener(listening)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.Path(path).unlink(missing_ok=True)

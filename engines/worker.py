@@ -29,7 +29,7 @@ from duologue.engines.lifeline import Beat, Drain, Report, Started, StartFailed,
 from duologue.engines.places import Places, listen
 from duologue.engines.pulse import Pulse
 
-COMMANDS_QUEUED = 64
+COMMANDS_QUEUED = 128
 """Commands that may wait for the backend: few, as a cancel waits behind them."""
 
 FORCED_EXIT = 70

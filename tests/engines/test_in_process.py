@@ -1,5 +1,4 @@
 import os
-import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -39,8 +38,7 @@ async def test_a_backend_here_answers_and_can_be_looked_into(
 async def test_a_backend_that_does_not_start_is_raised_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", "")
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     backend = ScriptedBackend(ScriptedOptions(start_failure="on purpose"))
     with pytest.raises(ExceptionGroup) as raised:
         async with open_in_process(backend):

@@ -324,7 +324,7 @@ def test_a_path_that_is_too_long_for_a_socket_is_refused() -> None:
 def test_a_private_directory_has_room_for_sockets_and_is_for_its_owner_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / ("x" * 80)))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / ("x" * 80)))
     directory = private_directory("a-name-that-is-much-too-long")
     socket_paths(directory)
     assert not directory.exists()

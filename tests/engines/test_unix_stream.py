@@ -4,7 +4,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from duologue.engines.unix_stream import UnixListener, UnixStream, connect
+from duologue.engines.unix_stream import UnixStream, connect, listen_at
 
 pytestmark = pytest.mark.anyio
 
@@ -87,7 +87,7 @@ async def test_connections_are_served_side_by_side_until_the_listener_ends(
         await stream.aclose()
 
     with anyio.fail_after(30):
-        with UnixListener(path) as listener:
+        async with listen_at(path) as listener:
             async with anyio.create_task_group() as group:
                 group.start_soon(listener.serve, echo)
                 one, two = await connect(path), await connect(path)
@@ -103,8 +103,12 @@ async def test_connections_are_served_side_by_side_until_the_listener_ends(
 
 
 async def test_a_path_that_is_taken_is_refused(tmp_path: Path) -> None:
-    with UnixListener(tmp_path / "socket"), pytest.raises(OSError):
-        UnixListener(tmp_path / "socket")
+    async with listen_at(tmp_path / "socket"):
+        with pytest.raises(OSError):
+            async with listen_at(tmp_path / "socket"):
+                raise AssertionError("two listen")
+        stream = await connect(tmp_path / "socket")
+        await stream.aclose()
 
 
 async def test_a_socket_file_that_nobody_listens_at_refuses(tmp_path: Path) -> None:
