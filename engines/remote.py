@@ -293,10 +293,9 @@ class RemoteEngine:
         name = new_gateway_name()
         lanes = self._limits.lanes
         link = Link(gateway_lane(control, lanes), gateway_lane(data, lanes))
-        async with anyio.create_task_group() as writing:
-            for lane in (link.control, link.data):
-                lane.send(Hello(name))
-                writing.start_soon(lane.flush)
+        for lane in (link.control, link.data):
+            lane.send(Hello(name))
+            await lane.flush()
         first, *others = await link.control.receive()
         if not isinstance(first, Welcome):
             raise LaneBroken("it did not welcome this gateway")

@@ -5,6 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import anyio
+import msgspec
 import pytest
 
 from duologue.engines.engine import (
@@ -27,10 +28,11 @@ from duologue.engines.engine import (
     TurnJudged,
 )
 from duologue.engines.in_process import open_in_process
-from duologue.engines.lanes import LaneLimits
+from duologue.engines.lanes import Admitted, Draining, FrameWriter, LaneLimits, socket_paths
 from duologue.engines.remote import RemoteEngine, RemoteLimits, RemoteStream
 from duologue.engines.script import Clause, Reply, ScriptedOptions
 from duologue.engines.scripted import ScriptedBackend
+from duologue.engines.unix_stream import UnixStream, listen_at
 
 pytestmark = pytest.mark.anyio
 
@@ -39,6 +41,12 @@ Read = Callable[[RemoteStream], Awaitable[list[Output]]]
 
 AT_ONCE = Reply(clauses=(Clause("All at once.", 3000),), first_ms=0, pace=0)
 ENDLESS = Reply(clauses=(Clause("On and on.", 600_000),), first_ms=0)
+
+
+def framed(message: msgspec.Struct) -> bytes:
+    writer = FrameWriter(1000)
+    writer.put(message)
+    return bytes(writer.take())
 
 
 def scripted(*replies: Reply, **options: object) -> ScriptedBackend:
@@ -132,6 +140,53 @@ async def test_an_open_that_is_cancelled_gives_its_place_back() -> None:
             assert engine.sessions == 0
             stream = await engine.open("again")
             await stream.aclose()
+
+
+@pytest.mark.parametrize(
+    "greeting",
+    [
+        None,
+        b"",
+        b"\0\0\0\1\xc1",
+        framed(Draining()),
+        framed(Admitted("s")),
+    ],
+    ids=["closes at once", "closes", "nonsense", "not a welcome", "an answer to nothing"],
+)
+async def test_a_worker_that_does_not_welcome_is_knocked_at_again(
+    tmp_path: Path, greeting: bytes | None
+) -> None:
+    knocks = 0
+    enough = anyio.Event()
+
+    async def answer(stream: UnixStream) -> None:
+        nonlocal knocks
+        knocks += 1
+        if knocks >= 6:
+            enough.set()
+        try:
+            if greeting is not None:
+                await stream.receive(100)
+                await stream.send(greeting)
+        except (anyio.EndOfStream, anyio.BrokenResourceError):
+            pass
+        finally:
+            await stream.aclose()
+
+    engine = RemoteEngine(tmp_path, RemoteLimits(retry_s=0.001))
+    control, data = socket_paths(tmp_path)
+    with anyio.fail_after(30):
+        async with (
+            listen_at(control) as first,
+            listen_at(data) as second,
+            anyio.create_task_group() as group,
+        ):
+            group.start_soon(first.serve, answer)
+            group.start_soon(second.serve, answer)
+            group.start_soon(engine.run)
+            await enough.wait()
+            assert not engine.ready
+            group.cancel_scope.cancel()
 
 
 # -- streams --------------------------------------------------------------------------------
