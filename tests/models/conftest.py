@@ -1,4 +1,5 @@
-"""A package index and file host on this machine, with the faults a test asks for."""
+"""A package index and file host on this machine, with the faults a test asks for; and the embedded
+models, each loaded once for all tests."""
 
 import hashlib
 import io
@@ -8,9 +9,16 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import ClassVar
 
+import numpy as np
+import numpy.typing as npt
 import pytest
+import soxr
 
+from duologue.models.kokoro import Kokoro
 from duologue.models.lockfile import Wheel
+from duologue.models.piper import Piper
+from duologue.models.weights import locate
+from duologue.models.whisper import Whisper
 
 
 def sha256(content: bytes) -> str:
@@ -147,3 +155,27 @@ def index(monkeypatch: pytest.MonkeyPatch) -> Iterator[PackageIndex]:
     host = PackageIndex()
     yield host
     host.close()
+
+
+@pytest.fixture(scope="session")
+def whisper() -> Whisper:
+    return Whisper(locate("whisper-tiny.en"))
+
+
+@pytest.fixture(scope="session")
+def kokoro() -> Kokoro:
+    return Kokoro(locate("kokoro-82m"), threads=2)
+
+
+@pytest.fixture(scope="session")
+def piper() -> Piper:
+    return Piper(locate("piper-joe") / "en_US-joe-medium.onnx")
+
+
+SENTENCE = "Could you please tell me the way to the station?"
+
+
+@pytest.fixture(scope="session")
+def sentence(piper: Piper) -> npt.NDArray[np.float32]:
+    """Someone says SENTENCE, at 16 kHz."""
+    return soxr.resample(piper.synthesize(SENTENCE), piper.rate, 16_000).astype(np.float32)
