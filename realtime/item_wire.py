@@ -4,6 +4,8 @@ import binascii
 from collections.abc import Callable, Mapping
 from typing import Final, Literal
 
+import msgspec
+
 from duologue.realtime.json_fields import (
     LONGEST_ID,
     Fields,
@@ -57,8 +59,9 @@ def check_audio(audio: bytes, audio_format: AudioFormat, path: str) -> None:
 def decode_base64(text: str, path: str) -> bytes:
     """Strict RFC 4648 section 4: padded, no white space, nothing outside the alphabet."""
     try:
-        return binascii.a2b_base64(text, strict_mode=True)
-    except (binascii.Error, ValueError):
+        # binascii's strict mode lets padding after a whole group pass; this is faster, too.
+        return msgspec.convert(text, bytes)
+    except msgspec.ValidationError:
         raise ProtocolError("invalid_audio", f"'{path}' is not valid base64.", path) from None
 
 

@@ -85,7 +85,8 @@ CODES: dict[str, CodeInfo] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen: whatever passes an exception on may set its traceback.
+@dataclass(slots=True, unsafe_hash=True)
 class ProtocolError(Exception):
     """A client's mistake, or a failure that a client is told of; the session goes on."""
 
