@@ -184,7 +184,6 @@ _LIMIT_HELP: Final[Mapping[str, _About]] = {
         ),
         ("delta_ms", "milliseconds of audio in one delta at most", 20),
         ("idle_timeout", "seconds without any event after which a session is closed", 1),
-        ("grace", "seconds that a session which may be resumed waits for its client", 0),
         ("max_duration", "seconds that a session lasts at most", 1),
         ("max_items", "items in a conversation", 1),
         ("max_text", "characters in all items of a conversation", 1),
@@ -239,7 +238,7 @@ def _collect() -> dict[str, _Setting]:
     for owner in (Settings, SessionLimits):
         hints = get_type_hints(owner)
         for entry in fields(owner):
-            if entry.name == "limits":
+            if entry.name == "limits" or (owner is SessionLimits and entry.name not in _LIMIT_HELP):
                 continue
             about = entry.metadata["about"] if owner is Settings else _LIMIT_HELP[entry.name]
             found[entry.name] = _Setting(
@@ -390,7 +389,7 @@ def load_settings(args: argparse.Namespace, environ: Mapping[str, str]) -> Setti
     values = _read_file(path) if named or path.is_file() else {}
     values |= _read_environment(environ)
     values |= _read_flags(args)
-    limit_names = {entry.name for entry in fields(SessionLimits)}
+    limit_names = set(_LIMIT_HELP)
     limits = {name: value for name, value in values.items() if name in limit_names}
     own = {name: value for name, value in values.items() if name not in limit_names}
     return Settings(
