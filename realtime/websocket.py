@@ -58,6 +58,8 @@ class SocketLimits:
     """Sustained events a second; faster ones are told once and then read at this rate."""
     burst: float = 2_000.0
     """Events at once."""
+    run: int = 8
+    """Events given to the session before everybody else gets a turn."""
     binary_frames: int = 8
     """Binary frames answered with an error before the connection is closed."""
 
@@ -127,6 +129,7 @@ class WebSocketTransport:
         self._binaries = 0
         self._incoming: deque[Incoming] = deque()
         self._incoming_bytes = 0
+        self._given = 0
         self._arrived = anyio.Event()
         self._taken = anyio.Event()
         self._outgoing: deque[str] = deque()
@@ -150,9 +153,14 @@ class WebSocketTransport:
         while True:
             if self._closed is not None:
                 raise self._closed
-            if self._incoming:
+            if self._incoming and self._given < self._limits.run:
                 break
-            await self._arrived.wait()
+            if self._incoming:
+                await anyio.lowlevel.checkpoint()
+            else:
+                await self._arrived.wait()
+            self._given = 0
+        self._given += 1
         incoming = self._incoming.popleft()
         if isinstance(incoming, AudioBytes):
             self._incoming_bytes -= len(incoming.data)
@@ -260,7 +268,8 @@ class WebSocketTransport:
             await self._say_farewell()
         finally:
             self._end(clean=False)
-            if self._websocket.application_state is WebSocketState.CONNECTED:
+            state = self._websocket.application_state
+            if not self._gone and state is WebSocketState.CONNECTED:
                 self._control.fail(GOING_AWAY, "")
             self._written.set()
 

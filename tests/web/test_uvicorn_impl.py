@@ -1,0 +1,258 @@
+"""uvicorn with real sockets: what no client may do to us, and what each may expect."""
+
+import base64
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import anyio.abc
+import anyio.lowlevel
+import pytest
+from starlette.websockets import WebSocket, WebSocketDisconnect
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed
+
+from duologue.realtime.websocket import CONTROL
+from duologue.web import uvicorn_impl
+from duologue.web.uvicorn_impl import PatientServer, WebSocketProtocol, server_config
+
+pytestmark = pytest.mark.anyio
+
+Handler = Callable[[WebSocket], Awaitable[None]]
+
+
+@asynccontextmanager
+async def serving(handler: Handler, **changes: Any) -> AsyncIterator[int]:
+    """A server whose every WebSocket is given to `handler`; yields its port."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        websocket = WebSocket(scope, receive, send)
+        await websocket.accept()
+        await handler(websocket)
+
+    config = server_config(app, certificate=None)
+    for name, value in changes.items():
+        setattr(config, name, value)
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        server = PatientServer(config)
+        with anyio.fail_after(20):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(server.serve, [listener])
+                while not server.started:
+                    await anyio.lowlevel.checkpoint()
+                try:
+                    yield listener.getsockname()[1]
+                finally:
+                    server.should_exit = True
+
+
+def client(port: int, **options: Any) -> Any:
+    defaults = {"proxy": None, "compression": None, "ping_interval": None, "close_timeout": 1}
+    return connect(f"ws://127.0.0.1:{port}/", **{**defaults, "max_size": None, **options})
+
+
+async def echo(websocket: WebSocket) -> None:
+    try:
+        while True:
+            message = await websocket.receive()
+            if message["type"] == "websocket.disconnect":
+                return
+            await websocket.send_text(str(len(message.get("text") or message["bytes"])))
+    except WebSocketDisconnect:
+        return
+
+
+async def close_code(connection: ClientConnection) -> int | None:
+    with anyio.fail_after(10), pytest.raises(ConnectionClosed):
+        while True:
+            await connection.recv()
+    return connection.close_code
+
+
+async def test_a_message_of_twenty_mebibytes_is_taken() -> None:
+    async with serving(echo) as port, client(port) as connection:
+        await connection.send("x" * (20 * 1024 * 1024))
+        assert await connection.recv() == str(20 * 1024 * 1024)
+
+
+async def test_a_message_that_is_too_large_closes_with_1009() -> None:
+    async with serving(echo, ws_max_size=1000) as port, client(port) as connection:
+        await connection.send("x" * 1001)
+        assert await close_code(connection) == 1009
+
+
+async def test_compression_is_used_when_it_is_offered() -> None:
+    async with serving(echo) as port:
+        async with client(port, compression="deflate") as connection:
+            assert "permessage-deflate" in connection.response.headers["Sec-WebSocket-Extensions"]
+            await connection.send("x" * 100_000)
+            assert await connection.recv() == "100000"
+        async with client(port) as connection:
+            assert "Sec-WebSocket-Extensions" not in connection.response.headers
+
+
+async def test_what_unpacks_to_too_much_closes_with_1009() -> None:
+    async with (
+        serving(echo, ws_max_size=10_000) as port,
+        client(port, compression="deflate") as connection,
+    ):
+        await connection.send("x" * 1_000_000)
+        assert await close_code(connection) == 1009
+
+
+async def test_many_small_messages_are_read_no_faster_than_they_are_taken() -> None:
+    queued: list[int] = []
+    seen: list[str] = []
+
+    async def slow(websocket: WebSocket) -> None:
+        protocol: WebSocketProtocol = websocket.scope["extensions"][CONTROL]
+        while len(seen) < 5000:
+            message = await websocket.receive()
+            seen.append(message["text"])
+            queued.append(protocol.queue.qsize())
+            await anyio.lowlevel.checkpoint()
+        await websocket.close()
+
+    async with serving(slow) as port, client(port) as connection:
+        for number in range(5000):
+            await connection.send(str(number))
+        assert await close_code(connection) == 1000
+    assert seen == [str(number) for number in range(5000)]
+    # One slice of the smallest frames (6 bytes of head and mask, 1 to 4 of text).
+    assert max(queued) <= 16 * 1024 // 7
+
+
+# -- clients that do not play by the rules --------------------------------------------------
+
+
+async def handshake(port: int) -> anyio.abc.SocketStream:
+    stream = await anyio.connect_tcp("127.0.0.1", port)
+    key = base64.b64encode(os.urandom(16)).decode()
+    await stream.send(
+        f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nUpgrade: websocket\r\n"
+        f"Connection: Upgrade\r\nSec-WebSocket-Key: {key}\r\n"
+        f"Sec-WebSocket-Version: 13\r\n\r\n".encode()
+    )
+    answer = b""
+    while b"\r\n\r\n" not in answer:
+        answer += await stream.receive()
+    assert answer.startswith(b"HTTP/1.1 101")
+    return stream
+
+
+def frame(opcode: int, payload: bytes) -> bytes:
+    assert len(payload) < 126
+    return bytes([0x80 | opcode, 0x80 | len(payload)]) + b"\0\0\0\0" + payload
+
+
+async def rest(stream: anyio.abc.SocketStream) -> bytes:
+    """Everything until the server drops the connection."""
+    data = b""
+    try:
+        while True:
+            data += await stream.receive()
+    except (anyio.EndOfStream, anyio.BrokenResourceError):
+        return data
+
+
+async def test_invalid_utf8_closes_with_1007() -> None:
+    async with serving(echo) as port, await handshake(port) as stream:
+        await stream.send(frame(1, b"\xff\xfe"))
+        data = await rest(stream)
+        assert data[0] == 0x88
+        assert int.from_bytes(data[2:4]) == 1007
+
+
+async def test_a_client_that_sends_a_byte_at_a_time_holds_nobody_up() -> None:
+    async with (
+        serving(echo) as port,
+        await handshake(port) as slow,
+        client(port) as other,
+    ):
+        for byte in frame(1, b"slow"):
+            await slow.send(bytes([byte]))
+            await other.send("quick")
+            assert await other.recv() == "5"
+        assert await slow.receive() == b"\x81\x014"
+
+
+async def test_a_client_that_answers_no_ping_is_dropped() -> None:
+    gone = anyio.Event()
+
+    async def wait(websocket: WebSocket) -> None:
+        message = await websocket.receive()
+        assert message["type"] == "websocket.disconnect"
+        gone.set()
+
+    async with serving(wait, ws_ping_interval=0.05, ws_ping_timeout=0.05) as port:
+        async with await handshake(port) as stream:
+            data = await rest(stream)
+            await gone.wait()
+        assert data[0] == 0x89
+
+
+async def test_a_client_that_answers_pings_stays() -> None:
+    async with (
+        serving(echo, ws_ping_interval=0.02, ws_ping_timeout=0.5) as port,
+        await handshake(port) as stream,
+    ):
+        for _ in range(5):
+            data = await stream.receive()
+            assert data[0] == 0x89
+            await stream.send(frame(10, data[2:6]))
+
+
+FLOOD = "x" * 100_000
+
+
+async def flood(websocket: WebSocket) -> None:
+    """Send until the client is seen not to read, then give up on it."""
+    with anyio.move_on_after(0.2):
+        while True:
+            await websocket.send_text(FLOOD)
+    control: WebSocketProtocol = websocket.scope["extensions"][CONTROL]
+    control.fail(1008, "too slow to read")
+
+
+async def test_a_client_that_reads_at_last_finds_the_close_behind_what_it_missed() -> None:
+    async with serving(flood) as port, client(port) as connection:
+        await anyio.sleep(0.3)
+        assert await close_code(connection) == 1008
+
+
+async def test_a_client_that_never_reads_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uvicorn_impl, "LINGER_SECONDS", 0.1)
+    dropped = anyio.Event()
+
+    async def handler(websocket: WebSocket) -> None:
+        control: WebSocketProtocol = websocket.scope["extensions"][CONTROL]
+        await flood(websocket)
+        while not control.disconnected:
+            await anyio.lowlevel.checkpoint()
+        dropped.set()
+
+    async with serving(handler) as port, await handshake(port):
+        await dropped.wait()
+
+
+async def test_a_close_that_is_not_answered_does_not_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uvicorn_impl, "LINGER_SECONDS", 0.1)
+
+    async def handler(websocket: WebSocket) -> None:
+        await websocket.receive()
+        await websocket.close(1000)
+
+    async with serving(handler) as port, await handshake(port) as stream:
+        await stream.send(frame(1, b"close"))
+        assert (await rest(stream))[0] == 0x88
+
+
+async def test_signals_are_left_to_the_owner() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    async with serving(echo):
+        assert signal.getsignal(signal.SIGTERM) is before
