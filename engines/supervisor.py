@@ -150,7 +150,10 @@ class Supervisor:
         backoff = Backoff(self._rules)
         try:
             while not self._stopping:
-                healthy_s, self.last_fault = await self._run_once()
+                try:
+                    healthy_s, self.last_fault = await self._run_once()
+                except OSError as error:
+                    healthy_s, self.last_fault = 0.0, f"it could not be started: {error}"
                 if self._stopping:
                     return
                 wait = backoff.after(healthy_s)

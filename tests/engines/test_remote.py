@@ -32,6 +32,7 @@ from duologue.engines.lanes import Admitted, Draining, FrameWriter, LaneLimits, 
 from duologue.engines.remote import RemoteEngine, RemoteLimits, RemoteStream
 from duologue.engines.script import Clause, Reply, ScriptedOptions
 from duologue.engines.scripted import ScriptedBackend
+from duologue.engines.supervisor import SupervisionRules
 from duologue.engines.unix_stream import UnixStream, listen_at
 
 pytestmark = pytest.mark.anyio
@@ -295,6 +296,39 @@ async def test_a_request_that_no_frame_can_hold_fails_and_the_session_goes_on(
         await stream.aclose()
 
 
+async def test_a_lane_that_is_overfull_loses_the_worker_which_is_found_again(
+    ask: Ask, rest_of: Read, loss_of: Read
+) -> None:
+    limits = RemoteLimits(lanes=LaneLimits(queue_bytes=100_000))
+    async with open_in_process(scripted(AT_ONCE), limits) as engine:
+        flooding, other = await engine.open("flooding"), await engine.open("other")
+        with pytest.raises(EngineLost):
+            for _ in range(20):
+                flooding.send(Hear("u", 0, bytes(20_000), session="flooding"))
+        for stream in (flooding, other):
+            assert await loss_of(stream) == []
+            await stream.aclose()
+        with anyio.fail_after(30):
+            await engine.wait_ready()
+        again = await engine.open("again")
+        again.send(ask("again", 1, "hello"))
+        assert isinstance((await rest_of(again))[-1], ResponseEnded)
+        await again.aclose()
+
+
+async def test_the_depth_of_an_inbox_can_be_read(ask: Ask) -> None:
+    async with open_in_process(scripted(AT_ONCE)) as engine:
+        stream = await engine.open("s")
+        stream.send(ask("s", 1, "hello"))
+        first = await stream.receive()
+        assert isinstance(first, SpeechGenerated)
+        with anyio.fail_after(30):
+            while stream.waiting < 30:
+                await anyio.lowlevel.checkpoint()
+        await stream.aclose()
+        assert stream.waiting == 0
+
+
 # -- the worker's death ---------------------------------------------------------------------
 
 
@@ -341,3 +375,14 @@ async def test_a_worker_that_drains_takes_no_more_sessions(
         with pytest.raises(EngineUnavailable):
             await engine.open("late")
         await stream.aclose()
+
+
+async def test_a_worker_that_does_not_answer_is_unavailable(
+    deploy: Callable[..., object],
+) -> None:
+    limits, rules = RemoteLimits(open_s=0.01), SupervisionRules(stop_s=0.01)
+    async with deploy(limits=limits, rules=rules) as deployment:  # type: ignore[attr-defined]
+        os.kill(deployment.supervisor.pid, signal.SIGSTOP)
+        with pytest.raises(EngineUnavailable):
+            await deployment.engine.open("s")
+        assert deployment.engine.sessions == 0

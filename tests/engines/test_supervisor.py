@@ -1,5 +1,6 @@
 import os
 import signal
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -149,6 +150,52 @@ async def test_a_worker_that_can_not_start_is_tried_again() -> None:
             while supervisor.restarts < 2:
                 await supervisor.wait_change()
         assert supervisor.last_fault == "it could not start: RuntimeError: no weights"
+        group.cancel_scope.cancel()
+    assert nothing_is_left(supervisor)
+
+
+@pytest.mark.anyio
+async def test_a_process_that_can_not_be_made_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/nonexistent/python")
+    rules = msgspec.structs.replace(RULES, backoff_s=0.001)
+    supervisor = Supervisor(config(), rules)
+    async with anyio.create_task_group() as group:
+        group.start_soon(supervisor.run)
+        with anyio.fail_after(60):
+            while supervisor.restarts < 2:
+                await supervisor.wait_change()
+        assert "could not be started" in supervisor.last_fault
+        group.cancel_scope.cancel()
+    assert nothing_is_left(supervisor)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("program", "fault"),
+    [
+        ("exit 3", "exit status 3"),
+        ("kill -9 $$", "killed by SIGKILL"),
+        (r"printf '\0\0\0\1\301'; exec sleep 600", "can't be understood"),
+        (r"printf '\377\377\377\377'; exec sleep 600", "can't be understood"),
+        ("exec 1>&-; exec sleep 600", "killed by SIGKILL"),
+    ],
+)
+async def test_a_worker_that_goes_wrong_is_ended_and_its_fault_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, fault: str
+) -> None:
+    script = tmp_path / "python"
+    script.write_text(f"#!/bin/sh\n{program}\n")
+    script.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(script))
+    supervisor = Supervisor(config(), msgspec.structs.replace(RULES, backoff_s=60, stop_s=0.1))
+    async with anyio.create_task_group() as group:
+        group.start_soon(supervisor.run)
+        with anyio.fail_after(60):
+            while supervisor.state != "waiting":
+                await supervisor.wait_change()
+        assert fault in supervisor.last_fault
         group.cancel_scope.cancel()
     assert nothing_is_left(supervisor)
 
