@@ -226,7 +226,7 @@ export class Panel {
 
   #showVoices() {
     const choices = this.#voices.map((voice) => ({ id: voice.id, label: nameOf(voice) }));
-    const usual = this.#model?.duologue?.voice ?? choices[0]?.id;
+    const usual = this.#model?.duologue?.default_voice ?? choices[0]?.id;
     fill(this.#fields.voice, choices, usual);
     const wanted = this.voice && preferences().voice;
     if (choices.some(({ id }) => id === wanted)) this.#fields.voice.value = wanted;

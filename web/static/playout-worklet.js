@@ -100,6 +100,9 @@ class Playout extends AudioWorkletProcessor {
 
   #end(id) {
     for (const item of this.#items) if (item.id === id) item.ended = true;
+    const [first] = this.#items;
+    // Less than a block is left of an item that ran dry, and a late blip is worse than none.
+    if (first?.ended && first.dry) this.#finish(first.held);
   }
 
   /** Answer at once with what will have been played when the fade is over; fade; forget. */
@@ -173,8 +176,9 @@ class Playout extends AudioWorkletProcessor {
     return false;
   }
 
-  #finish() {
+  #finish(skipped = 0) {
     const item = this.#items.shift();
+    item.taken += skipped;
     this.#tail = this.#resampler.delay;
     if (!item.late) this.#startMs = Math.max(START_MS.least, this.#startMs - START_MS.ease);
     const playedMs = Math.floor((item.taken * 1000) / RATE);

@@ -84,6 +84,7 @@ const media = new Media({
   played: (id, playedMs) => {
     conversation.played(id, playedMs, true);
     if (state.playing === id) state.playing = null;
+    show();
   },
   rest: () => {
     horizon.level("voice", 0);
