@@ -48,7 +48,13 @@ def _scripted(options: bytes, pulse: Pulse) -> Backend:
     return create_backend(options, pulse)
 
 
-BACKENDS: Mapping[str, BackendFactory] = {"scripted": _scripted}
+def _cascade(options: bytes, pulse: Pulse) -> Backend:
+    from duologue.engines.cascade import create_backend
+
+    return create_backend(options, pulse)
+
+
+BACKENDS: Mapping[str, BackendFactory] = {"cascade": _cascade, "scripted": _scripted}
 """Backends by name. Each entry imports its module when it is called, and only then."""
 
 

@@ -14,8 +14,9 @@ import pytest
 
 from duologue.engines.lanes import FrameReader, FrameWriter
 from duologue.engines.lifeline import Beat, Drain, Report, Started, StartFailed, WorkerConfig
+from duologue.engines.pulse import Pulse
 from duologue.engines.script import ScriptedOptions
-from duologue.engines.worker import FORCED_EXIT
+from duologue.engines.worker import BACKENDS, FORCED_EXIT
 
 WAIT_S = 30
 
@@ -178,6 +179,19 @@ def test_a_backend_that_is_unknown_is_no_start(tmp_path: Path) -> None:
     with worker(tmp_path, backend="nonsense") as process:
         assert process.report() == StartFailed("KeyError: 'nonsense'")
         assert process.popen.wait(WAIT_S) == 1
+
+
+@pytest.mark.parametrize("name", sorted(BACKENDS))
+def test_every_backend_of_the_table_reads_its_options(name: str) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        BACKENDS[name](msgspec.msgpack.encode([]), Pulse())
+
+
+def test_only_the_backend_that_is_asked_for_is_imported() -> None:
+    heavy = {"numpy", "onnxruntime", "duologue.engines.cascade", "duologue.engines.scripted"}
+    program = f"import duologue.engines.worker, sys; print({heavy!r} & set(sys.modules))"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=WAIT_S)
+    assert ran.stdout == b"set()\n"
 
 
 def test_without_a_configuration_it_fails() -> None:
