@@ -41,7 +41,7 @@ class SupervisionRules(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     ready_s: float = 120.0
-    silence_s: float = 3.0
+    silence_s: float = 5.0
     step_s: float = 20.0
     stop_s: float = 5.0
     backoff_s: float = 0.1
