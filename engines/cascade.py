@@ -1,0 +1,227 @@
+"""The cascade: a recogniser, a turn detector, a language model and voices behind one backend."""
+
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+import anyio.abc
+import anyio.to_thread
+import msgspec
+from anyio.streams.memory import MemoryObjectReceiveStream
+
+from duologue.engines.backend import Backend, Emit
+from duologue.engines.cascade_session import CascadeSession, Stages
+from duologue.engines.chat_endpoint_impl import ChatEndpointLanguage, ChatEndpointStage
+from duologue.engines.engine import CloseSession, Command, EngineSpec, OpenSession, Output
+from duologue.engines.language import LanguageStage
+from duologue.engines.llama_language import LlamaLanguage
+from duologue.engines.llama_prompts import LlamaStage
+from duologue.engines.pulse import Pulse
+from duologue.engines.recognition import Recognition, Recognizer, TurnDetector
+from duologue.engines.rehearsal import SESSION as REHEARSAL, Rehearsal
+from duologue.engines.speaking import Voices
+from duologue.models.kokoro import Kokoro
+from duologue.models.piper import Piper
+from duologue.models.smart_turn import SmartTurn
+from duologue.models.voice import Synthesizer, VoiceCatalogue
+from duologue.models.whisper import Whisper
+
+REHEARSAL_SECONDS = 60.0
+REHEARSAL_OUTPUTS = 1000
+
+
+class PiperVoice(msgspec.Struct, frozen=True, kw_only=True):
+    """A Piper voice: its graph, with the description beside it, and what it is called."""
+
+    path: str
+    name: str
+
+
+class CascadeConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the parts are; nothing is looked for elsewhere.
+
+    ``recognizer`` is a folder with CTranslate2's Whisper, ``turn_detector`` smart-turn's graph,
+    ``kokoro`` Kokoro's folder or "". At least one voice must be there; ``default_voice`` "" is the
+    first. Threads are those of one call. ``capacity`` 0 is two sessions a core, or one where the
+    default voice is Kokoro's.
+    """
+
+    recognizer: str
+    turn_detector: str
+    language: LlamaStage | ChatEndpointStage
+    kokoro: str = ""
+    piper: tuple[PiperVoice, ...] = ()
+    default_voice: str = ""
+    recognizer_threads: int = 1
+    voice_threads: int = 1
+    capacity: int = 0
+    description: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The models, loaded. The language model loads itself."""
+
+    recognizer: Recognizer
+    detector: TurnDetector
+    synthesizers: tuple[Synthesizer, ...]
+
+
+class CascadeBackend:
+    """See :class:`duologue.engines.backend.Backend`."""
+
+    def __init__(
+        self,
+        config: CascadeConfig,
+        pulse: Pulse | None = None,
+        *,
+        language: LanguageStage | None = None,
+        load: Callable[[CascadeConfig], Parts] | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """`language` and `load` may stand in for what the configuration names; `clock` gives
+        seconds and is read on several threads."""
+        self._config = config
+        self._pulse = pulse or Pulse()
+        self._capacity = config.capacity or usual_capacity(config, os.cpu_count() or 1)
+        self._language = language or create_language(config.language, self._capacity, self._pulse)
+        self._load = load or load_parts
+        self._clock = clock
+        self._stages: Stages | None = None
+        self._sessions: dict[str, CascadeSession] = {}
+
+    @property
+    def spec(self) -> EngineSpec:
+        catalogue = self._loaded.voices.catalogue
+        return EngineSpec(
+            model=self._language.model,
+            voices=catalogue.names,
+            default_voice=catalogue.default,
+            context_tokens=self._language.context_tokens,
+            sees=self._language.sees,
+            description=self._config.description,
+        )
+
+    @property
+    def capacity(self) -> int:
+        return self._capacity
+
+    async def run(
+        self,
+        commands: MemoryObjectReceiveStream[Command],
+        emit: Emit,
+        *,
+        task_status: anyio.abc.TaskStatus[None],
+    ) -> None:
+        try:
+            await self._load_all()
+            async with anyio.create_task_group() as group:
+                await self._rehearse(group)
+                task_status.started()
+                async for command in commands:
+                    await self._take(group, emit, command)
+                for session in self._sessions.values():
+                    session.close()
+        finally:
+            await self._language.aclose()
+
+    @property
+    def _loaded(self) -> Stages:
+        assert self._stages is not None, "known once it has started"
+        return self._stages
+
+    async def _take(self, group: anyio.abc.TaskGroup, emit: Emit, command: Command) -> None:
+        session = self._sessions.get(command.session)
+        if isinstance(command, OpenSession):
+            if session is None:
+                self._sessions[command.session] = await self._open(group, emit, command)
+        elif isinstance(command, CloseSession):
+            if session is not None:
+                del self._sessions[command.session]
+                session.close()
+        elif session is not None:
+            session.take(command)
+
+    async def _open(
+        self, group: anyio.abc.TaskGroup, emit: Emit, command: OpenSession
+    ) -> CascadeSession:
+        session = CascadeSession(command, self._loaded, emit, self._clock)
+        await group.start(session.live)
+        return session
+
+    async def _load_all(self) -> None:
+        """Load the parts side by side."""
+        loaded: list[Parts] = []
+
+        async def load() -> None:
+            loaded.append(await anyio.to_thread.run_sync(self._load, self._config))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._language.load)
+            group.start_soon(load)
+        catalogue = VoiceCatalogue(loaded[0].synthesizers, self._config.default_voice)
+        self._stages = Stages(
+            Recognition(loaded[0].recognizer, loaded[0].detector, self._pulse),
+            self._language,
+            Voices(catalogue, self._pulse),
+        )
+
+    async def _rehearse(self, group: anyio.abc.TaskGroup) -> None:
+        """Run one turn through the real path."""
+        send, receive = anyio.create_memory_object_stream[Output](REHEARSAL_OUTPUTS)
+        with send, receive, anyio.fail_after(REHEARSAL_SECONDS):
+            session = await self._open(group, send.send_nowait, OpenSession(session=REHEARSAL))
+            try:
+                await Rehearsal(self._loaded, receive).run(session)
+            finally:
+                session.close()
+
+
+def create_backend(options: bytes, pulse: Pulse) -> Backend:
+    """A cascade from the msgpack of :class:`CascadeConfig`."""
+    return CascadeBackend(msgspec.msgpack.decode(options, type=CascadeConfig), pulse)
+
+
+def create_language(
+    stage: LlamaStage | ChatEndpointStage, capacity: int, pulse: Pulse
+) -> LanguageStage:
+    """The language model that the configuration names."""
+    if isinstance(stage, ChatEndpointStage):
+        return ChatEndpointLanguage(stage)
+    return LlamaLanguage(msgspec.structs.replace(stage, slots=stage.slots or capacity), pulse)
+
+
+def load_parts(config: CascadeConfig) -> Parts:
+    """Load recogniser, turn detector and voices side by side; blocks.
+
+    Raises what the models raise, and ValueError where there is no voice.
+    """
+    if not config.kokoro and not config.piper:
+        raise ValueError("no voice: give a folder for kokoro, or a voice for piper")
+    threads = config.voice_threads
+    with ThreadPoolExecutor() as pool:
+        recognizer = pool.submit(
+            Whisper, Path(config.recognizer), threads=config.recognizer_threads
+        )
+        detector = pool.submit(SmartTurn, Path(config.turn_detector))
+        voices = [
+            pool.submit(Piper, Path(voice.path), name=voice.name, threads=threads)
+            for voice in config.piper
+        ]
+        kokoro = (
+            pool.submit(Kokoro, Path(config.kokoro), threads=threads) if config.kokoro else None
+        )
+        synthesizers: list[Synthesizer] = [kokoro.result()] if kokoro is not None else []
+        synthesizers += [voice.result() for voice in voices]
+        return Parts(recognizer.result(), detector.result(), tuple(synthesizers))
+
+
+def usual_capacity(config: CascadeConfig, cores: int) -> int:
+    """How many conversations a machine holds: Kokoro needs several times what Piper does."""
+    names = {voice.name for voice in config.piper}
+    light = not config.kokoro or config.default_voice in names
+    return max(1, 2 * cores if light else cores)
