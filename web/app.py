@@ -19,6 +19,7 @@ from duologue.models.weights import locate
 from duologue.sessions.clock import MonotonicClock
 from duologue.sessions.registry import SessionRegistry
 from duologue.web.auth import Gate
+from duologue.web.cascade_setup import cascade_config
 from duologue.web.metrics import Metrics
 from duologue.web.routes import epoch, routes
 from duologue.web.security import SecurityHeaders
@@ -85,11 +86,16 @@ def create_app(settings: Settings) -> Starlette:
 
 def worker_config(settings: Settings) -> WorkerConfig:
     """What the worker is told: its backend, and that backend's own options."""
+    options: msgspec.Struct
+    if settings.engine == "scripted":
+        options = scripted_options(settings)
+    else:
+        options = cascade_config(settings)
     return WorkerConfig(
         name=settings.engine,
-        backend="scripted",
+        backend="scripted" if settings.engine == "scripted" else "cascade",
         directory="",
-        options=msgspec.msgpack.encode(scripted_options(settings)),
+        options=msgspec.msgpack.encode(options),
         log_level=settings.log_level,
     )
 

@@ -125,8 +125,12 @@ class Settings:
     chat_sees: bool = _setting(False, "the chat endpoint's model takes images", _MODEL)
     voice: str | None = _setting(None, "voice of sessions that ask for none", _MODEL)
     instructions: str = _setting(INSTRUCTIONS, "instructions of sessions that bring none", _MODEL)
-    context_tokens: int = _setting(
-        4096, "tokens of a conversation that the language model sees", _MODEL, low=512
+    context_tokens: int | None = _setting(
+        None,
+        "tokens of a conversation that the language model sees; 2048 if not set, 32768 with a "
+        "chat endpoint",
+        _MODEL,
+        low=512,
     )
     slots: int | None = _setting(
         None,
