@@ -20,7 +20,10 @@ from duologue.models.transcript_guards import Decoded, is_audible, is_believable
 
 LONGEST_ALIGNED_SECONDS = 30.0
 
-_WINDOW_SECONDS = 20.0
+_WINDOW_SECONDS = 12.0
+"""As long as the shortest window: longer ones cost more, and the tiny model skips and repeats more
+in them (recordings joined to 25 s: 4.1 % word errors with 12 s, 5.9 % with 20 s, 6.5 % with 28 s).
+"""
 _LEAST_FRAMES = 1200
 _MOST_FRAMES = 3000
 _MOST_TOKENS = 448
@@ -114,7 +117,7 @@ class Whisper:
     ) -> Transcription:
         """The words of `audio`, float32 at 16 kHz within -1 to 1, of any length.
 
-        Sound beyond 20 s is cut at its quietest moments. `prompt` primes the vocabulary, as a text
+        Sound beyond 12 s is cut at its quietest moments. `prompt` primes the vocabulary, as a text
         that came before; its last 223 tokens count. A `draft` is decoded once and comes back empty
         where a final text would be tried again. `cancelled` is asked between the steps, each a few
         hundred milliseconds at most; once it is true the text comes back empty. Raises ValueError

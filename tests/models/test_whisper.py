@@ -5,6 +5,7 @@ import numpy.typing as npt
 import pytest
 import soxr
 
+from duologue.models.kokoro import Kokoro
 from duologue.models.piper import Piper
 from duologue.models.whisper import RATE, Whisper, split_at_quiet
 
@@ -102,8 +103,10 @@ def test_more_than_a_window_is_heard_to_its_end(whisper: Whisper, piper: Piper) 
     assert sound.size > 20 * RATE
     heard = plain(whisper.transcribe(sound).text)
     expected = [word for sentence in said for word in plain(sentence)]
-    assert len(set(expected) - set(heard)) <= 2
-    assert abs(len(heard) - len(expected)) <= 4
+    missed = set(expected) - set(heard)
+    assert len(missed) <= 0.15 * len(set(expected))
+    assert {"first", "restaurant", "evening"} <= set(heard)
+    assert len(heard) <= 1.3 * len(expected)
 
 
 @pytest.mark.weights
@@ -114,10 +117,18 @@ def test_a_draft_is_the_same_where_the_first_attempt_is_good(
 
 
 @pytest.mark.weights
-def test_a_prompt_teaches_a_spelling(whisper: Whisper, piper: Piper) -> None:
-    sound = soxr.resample(piper.synthesize("My name is Kathryn Smyth."), piper.rate, RATE)
-    heard = whisper.transcribe(sound.astype(np.float32), prompt="Kathryn Smyth, Jon Dough.")
-    assert "Smyth" in heard.text
+def test_a_prompt_teaches_spellings(whisper: Whisper, kokoro: Kokoro) -> None:
+    names = {
+        "Please call Jon Smyth tomorrow.": "Jon Smyth",
+        "The Duologue server is down.": "Duologue",
+    }
+    taught = alone = 0
+    for text, name in names.items():
+        sound = soxr.resample(kokoro.synthesize(text), kokoro.rate, RATE).astype(np.float32)
+        alone += sum(word in whisper.transcribe(sound).text for word in name.split())
+        prompted = whisper.transcribe(sound, prompt=f"{name}.").text
+        taught += sum(word in prompted for word in name.split())
+    assert taught > alone
 
 
 @pytest.mark.weights
