@@ -1,0 +1,51 @@
+"""How the process logs."""
+
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from duologue.web import logs
+
+
+@pytest.fixture(autouse=True)
+def as_before() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def test_text_has_the_level_and_the_logger(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure("info", "text")
+    logging.getLogger("duologue.test").info("hello %s", "there")
+    line = capsys.readouterr().err
+    assert "INFO" in line
+    assert line.endswith("duologue.test: hello there\n")
+
+
+def test_json_is_one_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure("info", "json")
+    try:
+        raise ValueError("oh\nno")
+    except ValueError:
+        logging.getLogger("duologue.test").exception("failed")
+    (line,) = capsys.readouterr().err.splitlines()
+    entry = json.loads(line)
+    assert (entry["level"], entry["logger"], entry["message"]) == (
+        "error",
+        "duologue.test",
+        "failed",
+    )
+    assert "ValueError: oh\nno" in entry["traceback"]
+    assert entry["time"].endswith("+00:00")
+
+
+def test_less_serious_messages_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure("warning", "text")
+    logging.getLogger("duologue.test").info("nothing")
+    logs.configure("info", "text")
+    logging.getLogger("uvicorn.error").info("chatter")
+    assert capsys.readouterr().err == ""
