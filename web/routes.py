@@ -1,11 +1,13 @@
 """The HTTP and WebSocket routes."""
 
+import mimetypes
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 import anyio
+import anyio.to_thread
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import FileResponse, Response
@@ -38,6 +40,11 @@ STATIC: Final = Path(__file__).with_name("static")
 REALTIME_PATHS: Final = ("/v1/realtime", "/realtime", "/openai/v1/realtime", "/openai/realtime")
 DRAINING: Final = 1012
 OVERLOADED: Final = 1013
+
+# Read now, not on the loop; and what the page needs does not depend on the machine's own table.
+mimetypes.init()
+for _type, _ending in (("text/javascript", ".js"), ("text/css", ".css"), ("font/woff2", ".woff2")):
+    mimetypes.add_type(_type, _ending)
 
 _PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
 _REFUSAL_SECONDS: Final = 5.0
@@ -128,7 +135,9 @@ async def models(request: Request, service: Service) -> Response:
 
 
 async def figures(request: Request, service: Service) -> Response:
-    return Response(service.metrics.text(), media_type=_PROMETHEUS)
+    # The figures of the process come from files.
+    text = await anyio.to_thread.run_sync(service.metrics.text)
+    return Response(text, media_type=_PROMETHEUS)
 
 
 async def client_secrets(request: Request, service: Service) -> Response:
@@ -227,7 +236,7 @@ async def _turn_away(
 def routes() -> list[BaseRoute]:
     return [
         Route("/", page),
-        Mount("/static", StaticFiles(directory=STATIC)),
+        Mount("/static", StaticFiles(directory=STATIC, check_dir=False)),
         Route("/health", health),
         Route("/ready", ready),
         Route("/metrics", _guarded(figures)),

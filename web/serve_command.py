@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
@@ -59,7 +59,8 @@ def run(args: argparse.Namespace) -> int:
         if not settings.loopback and not settings.api_keys:
             made_up = KEY_PREFIX + secrets.token_urlsafe(24)
             settings = replace(settings, api_keys=(made_up,))
-        anyio.run(serve, settings, made_up, _say, backend_options={"use_uvloop": True})
+        server = Composed(settings, create_app(settings), certificate_files(settings))
+        anyio.run(serve, server, made_up, _say, backend_options={"use_uvloop": True})
     except (SettingsError, LockError, WeightsError, ServeError) as error:
         sys.stderr.write(f"duologue serve: {error}\n")
         return 1
@@ -126,13 +127,21 @@ def addresses(settings: Settings, port: int) -> list[str]:
     return [f"{scheme}://{host}:{port}" for host in ("127.0.0.1", outside) if host is not None]
 
 
-async def serve(settings: Settings, made_up_key: str | None, say: Say) -> None:
-    """Serve until SIGINT or SIGTERM. Raises ServeError, SettingsError or WeightsError."""
-    app = create_app(settings)
-    certificate = certificate_files(settings)
+@dataclass(frozen=True, slots=True)
+class Composed:
+    """What to serve, made before the event loop runs: making it reads files."""
+
+    settings: Settings
+    app: Starlette
+    certificate: tuple[str, str] | None
+
+
+async def serve(composed: Composed, made_up_key: str | None, say: Say) -> None:
+    """Serve until SIGINT or SIGTERM. Raises ServeError."""
+    settings = composed.settings
     with bind(settings) as listener:
-        server = PatientServer(server_config(app, certificate=certificate))
-        async with _running(app) as service, anyio.create_task_group() as tasks:
+        server = PatientServer(server_config(composed.app, certificate=composed.certificate))
+        async with _running(composed.app) as service, anyio.create_task_group() as tasks:
             tasks.start_soon(_stop_on_signal, service, server)
             port = listener.getsockname()[1]
             tasks.start_soon(_announce, service, settings, port, made_up_key, say)
@@ -147,7 +156,7 @@ async def _running(app: Starlette) -> AsyncIterator[Service]:
             yield app.state.service
     except BaseExceptionGroup as group:
         # One of ours says all there is to say; a bug keeps its traceback.
-        ours = group.subgroup((ServeError, SettingsError))
+        ours = group.subgroup(ServeError)
         if ours is None:
             raise
         raise _first(ours) from None

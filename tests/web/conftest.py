@@ -1,0 +1,110 @@
+"""A server within the test: real sockets and sessions, a script for an engine, no ears."""
+
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+
+import anyio
+import anyio.lowlevel
+import httpx
+import numpy.typing as npt
+import pytest
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from websockets.asyncio.client import connect
+
+from duologue.engines.in_process import open_in_process
+from duologue.engines.remote import RemoteEngine
+from duologue.engines.script import ScriptedOptions
+from duologue.engines.scripted import ScriptedBackend
+from duologue.models.silero_vad import SileroVad
+from duologue.sessions.clock import ManualClock, MonotonicClock
+from duologue.sessions.registry import SessionRegistry
+from duologue.web.auth import Gate
+from duologue.web.metrics import Metrics
+from duologue.web.routes import routes
+from duologue.web.security import SecurityHeaders
+from duologue.web.service import Service
+from duologue.web.settings import Settings
+from duologue.web.uvicorn_impl import PatientServer, server_config
+
+
+class Deaf:
+    """A voice detector that never hears anybody; no file is needed for it."""
+
+    def stream(self) -> "Deaf":
+        return self
+
+    def push(self, frame: npt.NDArray[Any]) -> float:
+        return 0.0
+
+
+@dataclass
+class House:
+    """The server and what is inside it. ``clock`` is the gate's: secrets expire by it."""
+
+    service: Service
+    engine: RemoteEngine
+    clock: ManualClock
+    port: int
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def http(self, **headers: str) -> httpx.AsyncClient:
+        return httpx.AsyncClient(base_url=self.url, headers=headers, trust_env=False)
+
+    def connect(self, path: str = "/v1/realtime?model=m", **options: Any) -> connect:
+        defaults = {"proxy": None, "compression": None, "ping_interval": None, "close_timeout": 1}
+        return connect(f"ws://127.0.0.1:{self.port}{path}", **{**defaults, **options})
+
+
+OpenHouse = Callable[..., AbstractAsyncContextManager[House]]
+
+
+@pytest.fixture
+def open_house() -> OpenHouse:
+    """``async with open_house(Settings(…), capacity=…) as house``."""
+    return _open_house
+
+
+@asynccontextmanager
+async def _open_house(
+    settings: Settings | None = None, *, ready: bool = True, **options: Any
+) -> AsyncIterator[House]:
+    settings = settings or Settings(engine="scripted")
+    clock = ManualClock(1000.0)
+    metrics = Metrics()
+    gate = Gate(
+        settings.api_keys,
+        settings.allowed_origins,
+        settings.allowed_hosts if settings.loopback else None,
+    )
+    async with open_in_process(ScriptedBackend(ScriptedOptions(**options))) as engine:
+        if not ready:
+            engine = RemoteEngine(engine.directory)
+        registry = SessionRegistry(
+            engine,
+            cast(SileroVad, Deaf()),
+            settings.limits,
+            MonotonicClock(),
+            settings.max_sessions,
+            metrics,
+        )
+        app = Starlette(routes=routes(), middleware=[Middleware(SecurityHeaders)])
+        app.state.started = 1_700_000_000
+        app.state.service = Service(settings, gate, registry, engine, clock, metrics)
+        server = PatientServer(server_config(app, certificate=None))
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            with anyio.fail_after(30):
+                async with registry, anyio.create_task_group() as tasks:
+                    tasks.start_soon(server.serve, [listener])
+                    while not server.started:
+                        await anyio.lowlevel.checkpoint()
+                    port: int = listener.getsockname()[1]
+                    yield House(app.state.service, engine, clock, port)
+                    server.should_exit = True
