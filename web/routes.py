@@ -1,5 +1,6 @@
 """The HTTP and WebSocket routes."""
 
+import logging
 import mimetypes
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
@@ -40,6 +41,9 @@ STATIC: Final = Path(__file__).with_name("static")
 REALTIME_PATHS: Final = ("/v1/realtime", "/realtime", "/openai/v1/realtime", "/openai/realtime")
 DRAINING: Final = 1012
 OVERLOADED: Final = 1013
+FAILED: Final = 1011
+
+logger = logging.getLogger(__name__)
 
 # Read now, not on the loop; and what the page needs does not depend on the machine's own table.
 mimetypes.init()
@@ -47,7 +51,7 @@ for _type, _ending in (("text/javascript", ".js"), ("text/css", ".css"), ("font/
     mimetypes.add_type(_type, _ending)
 
 _PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
-_REFUSAL_SECONDS: Final = 5.0
+_FAREWELL_SECONDS: Final = 5.0
 
 
 def epoch() -> int:
@@ -194,6 +198,14 @@ async def realtime(websocket: WebSocket) -> None:
         return
     await websocket.accept(SUBPROTOCOL if SUBPROTOCOL in offered else None)
     try:
+        await _converse(websocket, service, grant)
+    except Exception:
+        logger.exception("a conversation failed")
+        await _close(websocket, FAILED, "the session failed")
+
+
+async def _converse(websocket: WebSocket, service: Service, grant: Grant) -> None:
+    try:
         config = grant.config or _defaults(service, websocket.query_params.get("intent", ""))
         conversation = await service.registry.open(config)
     except (EngineFull, EngineUnavailable, SessionsFull, Draining) as error:
@@ -224,11 +236,17 @@ async def _turn_away(
             message = "All places are taken."
     service.metrics.refused(type(error).__name__)
     report = ErrorReported(ProtocolError(code, message, retry_after_ms=round(retry_after * 1000)))
+    for text in Encoder("", 0).encode(report):
+        await _close(websocket, close, message, text)
+
+
+async def _close(websocket: WebSocket, code: int, reason: str, last: str | None = None) -> None:
+    """Say a last word and close, unless the client is gone or takes too long over it."""
     try:
-        with anyio.move_on_after(_REFUSAL_SECONDS):
-            for text in Encoder("", 0).encode(report):
-                await websocket.send_text(text)
-            await websocket.close(close, message)
+        with anyio.move_on_after(_FAREWELL_SECONDS):
+            if last is not None:
+                await websocket.send_text(last)
+            await websocket.close(code, reason)
     except (WebSocketDisconnect, RuntimeError):
         return
 

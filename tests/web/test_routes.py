@@ -334,3 +334,19 @@ async def test_a_place_is_free_again_after_its_client_has_gone(
                 await receive(connection)
             while house.service.registry.active:
                 await anyio.lowlevel.checkpoint()
+
+
+async def test_a_failure_of_ours_closes_one_conversation_and_no_other(
+    open_house: OpenHouse, receive: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(*args: object) -> None:
+        raise ZeroDivisionError
+
+    async with open_house() as house, house.connect() as other:
+        await receive(other)
+        with monkeypatch.context() as patch:
+            patch.setattr(house.service.registry, "open", broken)
+            async with house.connect() as connection:
+                assert await close_code(connection) == 1011
+        await other.send('{"type": "input_audio_buffer.clear"}')
+        assert (await receive(other))["type"] == "input_audio_buffer.cleared"
