@@ -225,12 +225,15 @@ class _Answer:
         self._body = b""
         self._ready: deque[Generated] = deque()
         self._patience = stage.first_s
+        self._over = False
 
     def __aiter__(self) -> "_Answer":
         return self
 
     async def __anext__(self) -> Generated:
         while not self._ready:
+            if self._over:
+                raise StopAsyncIteration
             try:
                 await self._read()
             except LanguageError as error:
@@ -266,6 +269,7 @@ class _Answer:
 
     def _end(self) -> None:
         """The body is over. One that was not streamed is a completion in one piece."""
+        self._over = True
         rest = [self._body] if self._whole else self._lines.finish()
         for data in rest:
             self._ready.extend(self._stream.take(data))

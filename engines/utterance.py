@@ -59,16 +59,17 @@ class Utterance:
 
     def hear(self, start: int, pcm: bytes) -> None:
         """More audio. Of an overlap with what was heard the old wins; a gap is silence."""
-        offset = start - self.end
-        if offset > 0:
-            self._pcm += bytes(2 * min(offset, MOST_SECONDS * HEARD_RATE))
-        self._pcm += pcm[max(0, -2 * offset) :]
+        gap = start - self.end
+        if gap > MOST_SECONDS * HEARD_RATE:
+            self._pcm.clear()
+            self._pcm_start = self._measured = start
+        elif gap > 0:
+            self._pcm += bytes(2 * gap)
+        self._pcm += pcm[max(0, -2 * gap) :]
         self.end = self._pcm_start + len(self._pcm) // 2
-        excess = self.end - self._pcm_start - MOST_SECONDS * HEARD_RATE
-        if excess > 0:
-            self._drop(self._pcm_start + excess)
-            if self.folded.until < self._pcm_start:
-                self.folded = Result(self._pcm_start, self.folded.text)
+        self._drop(self.end - MOST_SECONDS * HEARD_RATE)
+        if self.folded.until < self._pcm_start:
+            self.folded = Result(self._pcm_start, self.folded.text)
         self._measure()
 
     def close(self, end: int) -> None:
