@@ -187,15 +187,16 @@ class Performance:
                 if answer is not None and not answer.hung:
                     self._end(answer, "cancelled")
             case AlignSpeech():
-                self._emit(
-                    SpeechAligned(
-                        command.reference,
-                        spread_words(command.text, len(command.pcm) // 2),
-                        session=command.session,
-                    )
-                )
+                words = spread_words(command.text, self._samples(command))
+                self._emit(SpeechAligned(command.reference, words, session=command.session))
             case Prepare():
                 pass  # a script is always warm
+
+    def _samples(self, command: AlignSpeech) -> int:
+        """How long the whole text is: of a clause of the script the audio may be the beginning."""
+        clauses = (clause for reply in self._options.replies for clause in reply.clauses)
+        whole = max((clause.ms for clause in clauses if clause.text == command.text), default=0)
+        return max(len(command.pcm) // 2, whole * SPOKEN_RATE // 1000)
 
     def _close(self, name: str) -> None:
         for answer in self._sessions.pop(name).answers.values():

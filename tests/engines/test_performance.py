@@ -439,6 +439,13 @@ def test_words_are_spread_evenly_and_join_to_the_text() -> None:
     assert spread_words(" ", 24_000) == ()
 
 
+def test_words_that_were_cut_off_end_after_the_audio() -> None:
+    play = stage(replies=(Reply(clauses=(Clause("Hi there", 1000),)),))
+    play.take(AlignSpeech("item_1", "Hi there", bytes(48 * 600), session="s"))
+    (aligned,) = play.outputs(SpeechAligned)
+    assert [word.end_ms for word in aligned.words] == [500, 1000]
+
+
 def test_an_alignment_is_answered_with_its_reference() -> None:
     play = stage()
     play.take(AlignSpeech("item_1", "Hi there", bytes(48_000), session="s"))
