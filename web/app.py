@@ -21,7 +21,7 @@ from duologue.sessions.registry import SessionRegistry
 from duologue.web.auth import Gate
 from duologue.web.cascade_setup import cascade_config
 from duologue.web.metrics import Metrics
-from duologue.web.routes import epoch, routes
+from duologue.web.routes import ERROR_HANDLERS, epoch, routes
 from duologue.web.security import SecurityHeaders
 from duologue.web.service import Service
 from duologue.web.settings import Settings, SettingsError
@@ -81,7 +81,12 @@ def create_app(settings: Settings) -> Starlette:
                 max_age=3600,
             )
         )
-    return Starlette(routes=routes(), middleware=middleware, lifespan=lifespan)
+    return Starlette(
+        routes=routes(),
+        middleware=middleware,
+        exception_handlers=ERROR_HANDLERS,
+        lifespan=lifespan,
+    )
 
 
 def worker_config(settings: Settings) -> WorkerConfig:

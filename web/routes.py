@@ -10,6 +10,7 @@ from typing import Final
 import anyio
 import anyio.to_thread
 from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
@@ -103,6 +104,24 @@ def _guarded(
         return await handler(request, service)
 
     return guarded
+
+
+async def refuse(request: Request, error: Exception) -> Response:
+    """What no route answers, in the shape that clients of OpenAI read."""
+    assert isinstance(error, HTTPException)
+    code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "invalid_request")
+    body = encode_http_error(error.detail, "invalid_request_error", code)
+    response = _json(body, error.status_code)
+    response.headers.update(error.headers or {})
+    return response
+
+
+async def fail(request: Request, error: Exception) -> Response:
+    """What we got wrong; what exactly is for the log alone."""
+    return _json(encode_http_error("The server failed.", "server_error", "internal_error"), 500)
+
+
+ERROR_HANDLERS: Final = {HTTPException: refuse, Exception: fail}
 
 
 # -- everybody's ----------------------------------------------------------------------------

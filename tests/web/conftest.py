@@ -24,7 +24,7 @@ from duologue.sessions.clock import ManualClock, MonotonicClock
 from duologue.sessions.registry import SessionRegistry
 from duologue.web.auth import Gate
 from duologue.web.metrics import Metrics
-from duologue.web.routes import routes
+from duologue.web.routes import ERROR_HANDLERS, routes
 from duologue.web.security import SecurityHeaders
 from duologue.web.service import Service
 from duologue.web.settings import Settings
@@ -94,7 +94,11 @@ async def _open_house(
             settings.max_sessions,
             metrics,
         )
-        app = Starlette(routes=routes(), middleware=[Middleware(SecurityHeaders)])
+        app = Starlette(
+            routes=routes(),
+            middleware=[Middleware(SecurityHeaders)],
+            exception_handlers=ERROR_HANDLERS,
+        )
         app.state.started = 1_700_000_000
         app.state.service = Service(settings, gate, registry, engine, clock, metrics)
         server = PatientServer(server_config(app, certificate=None))

@@ -2,8 +2,11 @@
 
 from pathlib import Path
 
+import anyio
+import httpx
 import msgspec
 import pytest
+from starlette.applications import Starlette
 
 from duologue.engines.script import ScriptedOptions
 from duologue.web.app import create_app, scripted_options, worker_config
@@ -36,3 +39,33 @@ def test_the_worker_is_told_what_to_play() -> None:
     config = worker_config(Settings(engine="scripted", slots=2, log_level="debug"))
     assert (config.backend, config.log_level) == ("scripted", "debug")
     assert msgspec.msgpack.decode(config.options, type=ScriptedOptions).capacity == 2
+
+
+def preflight(origin: str, *allowed: str) -> httpx.Response:
+    return anyio.run(ask, create_app(Settings(engine="scripted", allowed_origins=allowed)), origin)
+
+
+async def ask(app: Starlette, origin: str) -> httpx.Response:
+    headers = {
+        "Origin": origin,
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": "authorization,content-type",
+    }
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
+        return await http.options("/v1/realtime/client_secrets", headers=headers)
+
+
+@pytest.mark.weights
+def test_pages_that_are_allowed_may_ask_across_origins() -> None:
+    answer = preflight("https://app.example", "https://app.example")
+    assert answer.status_code == 200
+    assert answer.headers["access-control-allow-origin"] == "https://app.example"
+    assert "authorization" in answer.headers["access-control-allow-headers"].lower()
+
+
+@pytest.mark.weights
+def test_other_pages_may_not() -> None:
+    answer = preflight("https://evil.example", "https://app.example")
+    assert "access-control-allow-origin" not in answer.headers
+    assert "access-control-allow-origin" not in preflight("https://x.example").headers

@@ -13,6 +13,7 @@ from openai.types.realtime import ClientSecretCreateResponse
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from duologue.web import routes
 from duologue.web.routes import REALTIME_PATHS
 from duologue.web.settings import Settings
 
@@ -93,6 +94,28 @@ async def test_the_page_and_its_files_are_for_everybody(open_house: OpenHouse) -
         assert script.headers["x-content-type-options"] == "nosniff"
         assert (await http.get("/static/../auth.py")).status_code == 404
         assert (await http.get("/nothing")).status_code == 404
+
+
+async def test_what_no_route_answers_is_refused_in_the_shape_that_clients_read(
+    open_house: OpenHouse,
+) -> None:
+    async with open_house() as house, house.http() as http:
+        answer = await http.get("/v1/realtime")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
+        answer = await http.post("/v1/models")
+        assert answer.status_code == 405
+        assert answer.json()["error"]["code"] == "method_not_allowed"
+
+
+async def test_a_failure_of_ours_tells_nothing_of_our_insides(
+    open_house: OpenHouse, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_house() as house, house.http() as http:
+        monkeypatch.setattr(routes, "encode_status", None)
+        answer = await http.get("/health")
+        assert answer.status_code == 500
+        assert answer.json()["error"]["code"] == "internal_error"
+        assert "NoneType" not in answer.text
 
 
 # -- for those with a key -------------------------------------------------------------------

@@ -18,6 +18,7 @@ import httpx
 import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect as sync_connect
 
 from duologue.models.weights import WeightsError, cache_folder
 from duologue.web.serve_command import ServeError, addresses, bind, certificate_files, check_models
@@ -188,13 +189,18 @@ def test_off_loopback_a_key_is_made_up_and_told_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.weights
-def test_it_serves_https_with_a_certificate_of_its_own(tmp_path: Path) -> None:
+def test_it_serves_https_with_a_certificate_of_its_own(
+    tmp_path: Path, validated: Callable[[str], dict[str, Any]]
+) -> None:
     flags = ["--tls-self-signed", "--cache", str(_cache_with_tls(tmp_path))]
     with serving(*flags, folder=tmp_path) as running:
         assert running.url.startswith("https://")
         trusted = ssl.create_default_context(cafile=tmp_path / "cache/tls/self-signed.pem")
         with httpx.Client(verify=trusted, trust_env=False) as http:
             assert http.get(f"{running.url}/health").status_code == 200
+        address = running.url.replace("http", "ws", 1) + "/v1/realtime"
+        with sync_connect(address, proxy=None, ssl=trusted) as connection:
+            assert validated(str(connection.recv(10)))["type"] == "session.created"
 
 
 def _cache_with_tls(folder: Path) -> Path:
