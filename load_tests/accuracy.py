@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import anyio
 
-from load_tests.client import Client, ClientError, open_client
+from load_tests.client import Answer, Client, ClientError, open_client
 from load_tests.clock import now
 from load_tests.microphone import Clip, Microphone
 from load_tests.recordings import Recording
@@ -23,7 +23,6 @@ class Reading:
     said: str
     understood: str = ""
     outcome: Outcome = field(default_factory=Outcome)
-    audible_ms: float | None = None
 
     @property
     def errors(self) -> WordErrors:
@@ -58,10 +57,9 @@ async def read_one(server: Server, plan: Plan, recording: Recording, model: str)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(microphone.run, client.send_text)
                 await anyio.sleep(0.5)
-                await _say(client, microphone, clip, reading)
+                answer = await _say(client, microphone, clip, reading)
                 if plan.interrupt_every:
-                    await anyio.sleep(0.7)
-                    if await interrupt(client, microphone, clip, reading.outcome):
+                    if await interrupt(client, microphone, answer, clip, reading.outcome):
                         microphone.fall_silent()
                 tasks.cancel_scope.cancel()
             reading.outcome.errors = client.heard.errors
@@ -71,15 +69,16 @@ async def read_one(server: Server, plan: Plan, recording: Recording, model: str)
     return reading
 
 
-async def _say(client: Client, microphone: Microphone, clip: Clip, reading: Reading) -> None:
+async def _say(client: Client, microphone: Microphone, clip: Clip, reading: Reading) -> Answer:
     begin = now()
     utterance = microphone.say(clip)
-    await answered(client, utterance, reading.outcome)
+    answer = await answered(client, utterance, reading.outcome)
     mine = [item for moment, item in client.heard.committed if moment >= begin]
     await client.until(
         lambda: client.heard.transcription_ended.issuperset(mine), 15.0, "transcript"
     )
     reading.understood = " ".join(client.heard.transcripts.get(item, "") for item in mine)
+    return answer
 
 
 def accuracy(readings: Sequence[Reading]) -> dict[str, Json]:

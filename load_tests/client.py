@@ -85,7 +85,8 @@ class Heard:
     transcription_ended: set[str] = field(default_factory=set)
     committed: list[tuple[float, str]] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
-    cut: set[str] = field(default_factory=set)
+    cut: dict[str, float] = field(default_factory=dict)
+    """When each interrupted item fell silent."""
     late_audio: int = 0
     """Pieces of audio of an answer that arrived after the user's interruption of it."""
     events: int = 0
@@ -211,7 +212,7 @@ class Client:
         if cut is None:
             return
         item_id, heard_ms = cut
-        self.heard.cut.add(item_id)
+        self.heard.cut[item_id] = moment
         await self.send(
             {
                 "type": "conversation.item.truncate",

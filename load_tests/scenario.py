@@ -123,8 +123,8 @@ async def _talk(
             outcome.turns += 1
             if plan.interrupt_every and outcome.turns % plan.interrupt_every == 0:
                 clip = chance.choice(plan.interruptions)
-                await anyio.sleep(chance.uniform(0.6, 1.2))
-                interruption = await interrupt(client, microphone, clip, outcome)
+                await anyio.sleep(chance.uniform(0.3, 0.9))
+                interruption = await interrupt(client, microphone, answer, clip, outcome)
             if interruption is None:
                 await _hear_out(client, answer, end)
                 await anyio.sleep(chance.uniform(0.3, 0.8))
@@ -158,13 +158,14 @@ async def answered(client: Client, utterance: Utterance, outcome: Outcome) -> An
 
 
 async def interrupt(
-    client: Client, microphone: Microphone, clip: Clip, outcome: Outcome
+    client: Client, microphone: Microphone, answer: Answer, clip: Clip, outcome: Outcome
 ) -> Utterance | None:
     """Speak while an answer is heard, and measure how soon it stops.
 
-    ``None`` when the answer was over by then: nothing was interrupted.
+    ``None``, and nothing said, when the answer is over. An answer that ends by itself before it is
+    stopped is not counted as an interruption.
     """
-    if client.ear.quiet_at < now() + clip.recording.voiced[0] / RATE + 0.3:
+    if answer.done is not None and not client.ear.audible(now() + 0.2):
         return None
     utterance = microphone.say(clip)
     await utterance.begin()
@@ -175,13 +176,13 @@ async def interrupt(
 
     await client.until(
         lambda: noticed() is not None,
-        utterance.first_voiced_at - now() + STOP_WITHIN,
+        max(0.0, utterance.first_voiced_at - now()) + STOP_WITHIN,
         "speech_started after an interruption",
     )
     moment = noticed()
-    assert moment is not None
-    outcome.barge_in_stop.append(moment - utterance.first_voiced_at)
-    outcome.interruptions += 1
+    if client.heard.cut.get(answer.item_id) == moment and moment is not None:
+        outcome.barge_in_stop.append(moment - utterance.first_voiced_at)
+        outcome.interruptions += 1
     return utterance
 
 
