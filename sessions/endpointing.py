@@ -26,6 +26,8 @@ HYSTERESIS = 0.15
 """A voiced stretch goes on down to this much below the threshold."""
 JUDGEMENTS = (0.2, 0.4, 0.6, 0.8)
 """Seconds of silence at which the turn detector is asked."""
+REACH = 10 * RATE
+"""How far back an utterance may begin; what was heard before is gone."""
 PATIENCE: Mapping[Eagerness, float] = {"low": 3.0, "medium": 1.5, "auto": 1.0, "high": 0.6}
 """Seconds of silence that end a turn whatever the turn detector thinks."""
 _EPSILON = 1e-6
@@ -87,6 +89,8 @@ class Endpointer:
         self._detection = detection
         self._speculate_after = self._limits.speculation_after
         self._threshold = 0.5
+        if not isinstance(detection, SemanticVad):
+            self._sure = False
         match detection:
             case ServerVad():
                 self._threshold = detection.threshold
@@ -136,7 +140,8 @@ class Endpointer:
 
     def judged(self, at: int, probability: float, now: float) -> list[Edge]:
         """The turn detector's answer; one about an earlier pause is ignored."""
-        if self._paused_at is None or at < self._paused_at or self.state is not User.PAUSING:
+        asked = isinstance(self._detection, SemanticVad)
+        if not asked or self._paused_at is None or at < self._paused_at:
             return []
         if probability >= self._limits.turn_threshold:
             self._sure = True
@@ -144,8 +149,6 @@ class Endpointer:
 
     def handle_timer(self, now: float) -> list[Edge]:
         """Time has passed."""
-        if self.state is User.SILENT:
-            return []
         return self._pass_thresholds(now)
 
     def next_deadline(self) -> float:
@@ -179,16 +182,14 @@ class Endpointer:
         if self.state is User.SILENT:
             return []
         edges: list[Edge] = []
-        silence = self._silence(now) + _EPSILON
-        if self.state is User.SPEAKING and silence >= self._speculate_after:
+        counted = self._silence(now)
+        silence = counted + _EPSILON
+        if self._paused_at is None:
+            if counted <= 0 or silence < self._speculate_after:
+                return edges
             self.state = step(USER, self.state, UserSignal.SILENCE)
-        if self.state is not User.PAUSING:
-            return edges
-        if self._paused_at is None and silence >= self._speculate_after:
             self._paused_at = self._heard_end
             edges.append(Paused(self._paused_at))
-        if self._paused_at is None:
-            return edges
         due = False
         while silence >= self._judgement_threshold():
             self._judged += 1
