@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from duologue.engines.engine import (
+    Acknowledge,
     AlignSpeech,
     CancelResponse,
     EngineSpec,
@@ -18,40 +19,22 @@ from duologue.engines.engine import (
     Respond,
     ResponseEnded,
     ResponseRequest,
-    SpeechAligned,
     TextPart,
     Tool,
     UtterancePart,
 )
-from duologue.sessions.effects import (
-    Effect,
-    EndReason,
-    ErrorReported,
-    FlushPlayout,
-    ItemTruncated,
-    PlaybackCleared,
-    PlaybackStarted,
-    PlaybackStopped,
-    ToEngine,
-)
+from duologue.sessions.effects import Effect, EndReason, ErrorReported, ToEngine
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.events import ItemReference, ResponseParams
 from duologue.sessions.history import History
-from duologue.sessions.items import Item, MessageItem
-from duologue.sessions.playback import Playback, SpokenItem, merged_words
+from duologue.sessions.items import InputAudio, InputImage, Item, MessageItem
+from duologue.sessions.playout import Playout
 from duologue.sessions.prompting import LETTERS_PER_TOKEN, fitted, messages
-from duologue.sessions.responses import (
-    GeneratedOutput,
-    LiveResponse,
-    ResponseSettings,
-    keep_heard,
-)
+from duologue.sessions.responses import GeneratedOutput, LiveResponse, ResponseSettings
 from duologue.sessions.session_config import SessionConfig, SessionLimits, Unset
 from duologue.sessions.turns import ASSISTANT, Assistant, AssistantSignal, Generation, step
 
 DEFAULT_ANSWER_TOKENS = 512
-OVERRUN_MS = 500
-"""How far beyond an item's audio a client's own count may be."""
 UNAVAILABLE = ProtocolError(
     "engine_unavailable", "The model is not available at the moment.", retry_after_ms=1000
 )
@@ -93,7 +76,6 @@ class Answering:
         self._history = history
         self._effects = effects
         self._new_id = new_id
-        self._plays_out = plays_out
         self._generation = 0
         self._draft: Draft | None = None
         self._active: LiveResponse | None = None
@@ -101,19 +83,14 @@ class Answering:
         self._yielding: set[int] = set()
         self._queued = False
         self._heard_seconds = 0.0
-        self._playing: str | None = None
-        self.playback = Playback()
+        self.playout = Playout(session_id, history, effects, self._tell, plays_out)
         self.state = Assistant.QUIET
         self.engine_ready = True
-        self.quiet_since = -math.inf
+        self.quiet_since = math.inf
+        """When the last answer had been heard, if the user has said nothing since."""
         self.ever_spoke = False
 
     # -- asking -----------------------------------------------------------------------------
-
-    @property
-    def busy(self) -> bool:
-        """Whether a response is writing to the conversation."""
-        return self._active is not None
 
     def heard(self, seconds: float) -> None:
         """The next response answers this much more audio (for its usage)."""
@@ -173,6 +150,8 @@ class Answering:
                 self._effects.append(ErrorReported(error))
             return
         response = self._begin(config, ResponseParams(), draft.generation)
+        # Now somebody waits for it, so the engine may no longer put it last.
+        self._tell(Acknowledge(session=self._session_id, generation=draft.generation, sent_ms=0))
         for output in draft.outputs:
             self._receive(response, output, now)
 
@@ -221,7 +200,7 @@ class Answering:
             session_id=self._session_id,
             settings=settings,
             history=self._history if params.conversation else None,
-            playback=self.playback,
+            playout=self.playout,
             effects=self._effects,
             new_id=self._new_id,
             lead=self._limits.audio_lead,
@@ -249,8 +228,22 @@ class Answering:
                     f"Error in response.create: there is no item with ID '{entry.id}'.",
                     "response.input",
                 )
+            if isinstance(item, MessageItem) and not isinstance(entry, ItemReference):
+                self._check_inline(item)
             resolved.append(item)
         return tuple(resolved)
+
+    def _check_inline(self, item: MessageItem) -> None:
+        if InputAudio(None) in item.content:
+            raise ProtocolError(
+                "missing_required_parameter",
+                "An input_audio part of response.create needs a transcript.",
+                "response.input",
+            )
+        if not self._spec.sees and any(isinstance(part, InputImage) for part in item.content):
+            raise ProtocolError(
+                "unsupported", "The model of this session can't see images.", "response.input"
+            )
 
     def _request(
         self,
@@ -286,7 +279,9 @@ class Answering:
         self._generation += 1
         return self._generation
 
-    def _tell(self, command: Respond | CancelResponse | Prepare | AlignSpeech) -> None:
+    def _tell(
+        self, command: Respond | CancelResponse | Prepare | AlignSpeech | Acknowledge
+    ) -> None:
         if self.engine_ready:
             self._effects.append(ToEngine(command))
 
@@ -315,27 +310,13 @@ class Answering:
         else:
             response.receive(output, now)
 
-    def aligned(self, output: SpeechAligned) -> None:
-        """The words of an interrupted clause have their times."""
-        item_id, _, start = output.reference.rpartition("@")
-        spoken = self.playback.item(item_id)
-        if spoken is None:
-            return
-        for index, clause in enumerate(spoken.clauses):
-            if str(int(clause.start_ms)) == start:
-                spoken.clauses[index] = merged_words(clause, output.words)
-        if spoken.cut_ms is not None:
-            keep_heard(self._history, spoken)
-
     def lost(self) -> None:
         """The engine is gone: what was under way has failed."""
         self.engine_ready = False
         self._draft = None
         self._yielding.clear()
         self._queued = False
-        responses = [*self._out_of_band.values()]
-        if self._active is not None:
-            responses.append(self._active)
+        responses = self._responses()
         if responses:
             self._effects.append(ErrorReported(UNAVAILABLE))
         for response in responses:
@@ -346,93 +327,43 @@ class Answering:
     def interrupt(self, now: float) -> None:
         """The user speaks: stop, and remember how much was heard."""
         self._queued = False
-        active = self._active
-        if active is not None:
-            self._stop(active, "turn_detected")
-        unheard = [item for item in self.playback.recent() if item.played_ms(now) < item.sent_ms]
-        items = [*active.spoken_items, *unheard] if active is not None else unheard
-        cut = self._cut(dict.fromkeys(items), SpokenItem.played_ms, now)
-        self.playback.flush(now)
-        if self._plays_out:
-            self._clear_playout(cut)
+        if self._active is not None:
+            self._stop(self._active, "turn_detected")
+        self.playout.stop(now)
         self.state = step(ASSISTANT, self.state, AssistantSignal.CANCELLED)
 
     def duck(self) -> None:
         """An overlap is being judged."""
-        self.state = step(ASSISTANT, self.state, AssistantSignal.OVERLAPPED)
+        if self.playout.duck():
+            self.state = step(ASSISTANT, self.state, AssistantSignal.OVERLAPPED)
 
     def restore(self) -> None:
-        """It was a backchannel."""
-        self.state = step(ASSISTANT, self.state, AssistantSignal.RESTORED)
+        """It was a backchannel, or nobody judges it any more."""
+        if self.state is Assistant.DUCKED:
+            self.playout.restore()
+            self.state = step(ASSISTANT, self.state, AssistantSignal.RESTORED)
 
     def cancel(self, response_id: str | None, now: float) -> None:
         """A client's cancel. Raises ProtocolError where there is nothing to cancel."""
         response = self._active
         if response_id is not None:
-            candidates = [*self._out_of_band.values()]
-            if self._active is not None:
-                candidates.append(self._active)
-            response = next((r for r in candidates if r.id == response_id), None)
+            response = next((r for r in self._responses() if r.id == response_id), None)
         if response is None:
             raise ProtocolError(
                 "response_cancel_not_active", "Cancellation failed: no active response found"
             )
         self._stop(response, "client_cancelled")
-        self._cut(response.spoken_items, self._sent, now)
-        if response is self._active:
+        for spoken in response.spoken_items:
+            self.playout.keep_heard(spoken)
+        if response is self._active and self.playout.silent(now):
             self.state = step(ASSISTANT, self.state, AssistantSignal.CANCELLED)
-
-    def clear_playout(self, now: float) -> None:
-        """Stop what is being heard, where the server plays it out."""
-        unheard = [item for item in self.playback.recent() if item.played_ms(now) < item.sent_ms]
-        cut = self._cut(dict.fromkeys(unheard), SpokenItem.played_ms, now)
-        self.playback.flush(now)
-        self._clear_playout(cut)
 
     def stop_everything(self) -> None:
         """The session ends."""
         self._queued = False
         self.drop_draft()
-        responses = [*self._out_of_band.values()]
-        if self._active is not None:
-            responses.append(self._active)
-        for response in responses:
+        for response in self._responses():
             self._stop(response, "client_cancelled")
-
-    def truncate(self, item_id: str, content_index: int, audio_end_ms: int) -> None:
-        """The client says how much of an item was heard.
-
-        Raises ProtocolError for an item without audio or a position far beyond its end.
-        """
-        item = self._history.get(item_id)
-        if item is None:
-            raise ProtocolError(
-                "item_truncate_invalid_item_id",
-                f"Error truncating item: the item with ID '{item_id}' does not exist.",
-                "item_id",
-            )
-        spoken = self.playback.item(item_id)
-        if not isinstance(item, MessageItem) or item.role != "assistant" or spoken is None:
-            raise ProtocolError(
-                "item_truncate_invalid_item_id",
-                "Error truncating item: only an assistant's audio can be truncated.",
-                "item_id",
-            )
-        if content_index != 0:
-            raise ProtocolError(
-                "invalid_value", "The item has one content part, at index 0.", "content_index"
-            )
-        length = int(spoken.sent_ms)
-        if audio_end_ms > length + OVERRUN_MS:
-            raise ProtocolError(
-                "item_truncate_invalid_audio_end",
-                f"Audio content of {length}ms is already shorter than {audio_end_ms}ms",
-                "audio_end_ms",
-            )
-        end = min(audio_end_ms, length)
-        spoken.cut(end, by_client=True)
-        self._keep_heard(spoken)
-        self._effects.append(ItemTruncated(item_id, content_index, end))
 
     def _stop(self, response: LiveResponse, reason: EndReason) -> None:
         if response.engine is Generation.OPEN:
@@ -440,48 +371,13 @@ class Answering:
             self._yielding.add(response.generation)
         response.cancel(reason)
 
-    @staticmethod
-    def _sent(item: SpokenItem, now: float) -> float:
-        return item.sent_ms
-
-    def _cut(
-        self,
-        items: "list[SpokenItem] | dict[SpokenItem, None]",
-        position: Callable[[SpokenItem, float], float],
-        now: float,
-    ) -> list[SpokenItem]:
-        cut = [item for item in items if item.cut(position(item, now), by_client=False)]
-        for item in cut:
-            self._keep_heard(item)
-        return cut
-
-    def _keep_heard(self, spoken: SpokenItem) -> None:
-        keep_heard(self._history, spoken)
-        clause = spoken.cut_clause()
-        if clause is not None:
-            self._tell(
-                AlignSpeech(
-                    session=self._session_id,
-                    reference=f"{spoken.item_id}@{int(clause.start_ms)}",
-                    text=clause.text,
-                    pcm=clause.pcm,
-                )
-            )
-
-    def _clear_playout(self, cut: list[SpokenItem]) -> None:
-        self._effects.append(FlushPlayout())
-        if self._playing is not None:
-            self._effects.append(PlaybackCleared(self._playing))
-            self._playing = None
-        self._effects += [ItemTruncated(item.item_id, 0, int(item.cut_ms or 0.0)) for item in cut]
-
     # -- time -------------------------------------------------------------------------------
 
     def settle(self, config: SessionConfig, now: float) -> None:
         """Send what there is room for and let go of what is over."""
-        for response in (*self._out_of_band.values(), self._active):
-            if response is not None:
-                response.pump(now)
+        before = self.state
+        for response in self._responses():
+            response.pump(now)
         for number, response in list(self._out_of_band.items()):
             if response.done:
                 del self._out_of_band[number]
@@ -489,32 +385,33 @@ class Answering:
         if active is not None and active.audible:
             self.ever_spoke = True
             self.state = step(ASSISTANT, self.state, AssistantSignal.AUDIBLE)
-            if self._plays_out and self._playing is None and not active.done:
-                self._playing = active.id
-                self._effects.append(PlaybackStarted(active.id))
         if active is not None and active.done:
             self._active = None
         if self._active is None and not self._yielding:
             self.state = step(ASSISTANT, self.state, AssistantSignal.CONFIRMED)
-        if self._active is None and self.playback.end <= now:
-            if self.state in (Assistant.THINKING, Assistant.SPEAKING, Assistant.DUCKED):
-                self.quiet_since = now
+        if self._active is None and self.playout.silent(now):
             self.state = step(ASSISTANT, self.state, AssistantSignal.FINISHED)
-            if self._playing is not None:
-                self._effects.append(PlaybackStopped(self._playing))
-                self._playing = None
+        if self.state is Assistant.QUIET and before is not Assistant.QUIET:
+            self.quiet_since = now
+            if before is Assistant.DUCKED:
+                self.playout.restore()
+        self.playout.settle(now, [response.id for response in self._responses()])
         if self._queued and self._active is None:
             self._queued = False
             self.create_for_turn(config, now)
 
     def next_deadline(self) -> float:
         """When audio may leave, or the last of it will have been heard."""
-        deadlines = [
-            deadline
-            for response in (*self._out_of_band.values(), self._active)
-            if response is not None and (deadline := response.next_deadline()) is not None
-        ]
+        deadlines = [self.playout.next_deadline()]
+        deadlines += [response.next_deadline() for response in self._responses()]
         audible = self.state in (Assistant.THINKING, Assistant.SPEAKING, Assistant.DUCKED)
-        if self._active is None and (audible or self._playing is not None):
-            deadlines.append(self.playback.end)
-        return min(deadlines, default=math.inf)
+        if self._active is None and audible:
+            deadlines.append(self.playout.playback.end)
+        return min(deadlines)
+
+    def _responses(self) -> list[LiveResponse]:
+        """All that are under way."""
+        responses = [*self._out_of_band.values()]
+        if self._active is not None:
+            responses.append(self._active)
+        return responses

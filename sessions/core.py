@@ -113,7 +113,6 @@ class Session:
             self.answering,
             self._effects,
             self._new_id,
-            plays_out,
         )
         self._active_at = now
         self.expires_at = now + limits.max_duration
@@ -190,6 +189,8 @@ class Session:
                 "session.audio.output.voice",
             )
         before, self.config = self.config, config
+        if config != before:
+            self.answering.drop_draft()
         self.listening.configure(config)
         if config.kind == "realtime" and (
             config.instructions != before.instructions or config.tools != before.tools
@@ -217,7 +218,7 @@ class Session:
                 "output_audio_buffer.clear has a meaning only where the server plays audio out "
                 "(WebRTC).",
             )
-        self.answering.clear_playout(now)
+        self.answering.playout.stop(now)
 
     def _create_item(self, event: CreateItem, now: float) -> None:
         item = event.item
@@ -243,6 +244,10 @@ class Session:
                 "An input_audio part needs audio or a transcript.",
                 "item.content",
             )
+        form = self.config.input_format
+        longest = self._limits.max_buffer_seconds * form.rate * form.sample_bytes
+        if event.audio is not None and len(event.audio) > longest:
+            raise ProtocolError("event_too_large", "The item's audio is too long.", "item.content")
         self.history.add(item, event.previous_item_id)
         previous = self.history.before(item.id)
         self._effects += (ItemAdded(item, previous), ItemDone(item, previous))
@@ -251,7 +256,7 @@ class Session:
 
     def _delete_item(self, event: DeleteItem, now: float) -> None:
         self.history.delete(event.item_id)
-        self.answering.playback.forget(event.item_id)
+        self.answering.playout.playback.forget(event.item_id)
         self.listening.forget(event.item_id)
         self._effects.append(ItemDeleted(event.item_id))
 
@@ -266,7 +271,7 @@ class Session:
         self._effects.append(ItemRetrieved(item))
 
     def _truncate_item(self, event: TruncateItem, now: float) -> None:
-        self.answering.truncate(event.item_id, event.content_index, event.audio_end_ms)
+        self.answering.playout.truncate(event.item_id, event.content_index, event.audio_end_ms, now)
 
     def _create_response(self, event: CreateResponse, now: float) -> None:
         if self.config.kind == "transcription":
@@ -295,7 +300,7 @@ class Session:
         self.answering.receive(event, now)
 
     def _receive_alignment(self, event: SpeechAligned, now: float) -> None:
-        self.answering.aligned(event)
+        self.answering.playout.aligned(event)
 
     def _receive_judgement(self, event: TurnJudged, now: float) -> None:
         self.listening.receive_judgement(event, now)
@@ -317,6 +322,8 @@ class Session:
         if not self.answering.engine_ready:
             self.answering.engine_ready = True
             self.listening.regained()
+            if self.config.kind == "realtime":
+                self._prepare()
 
     # -- the connection ---------------------------------------------------------------------
 
@@ -339,7 +346,7 @@ class Session:
         self.connection = step(CONNECTION, self.connection, signal)
 
     def _report_playback(self, event: PlaybackReported, now: float) -> None:
-        spoken = self.answering.playback.item(event.item_id)
+        spoken = self.answering.playout.playback.item(event.item_id)
         if spoken is not None:
             spoken.report(event.played_ms)
 

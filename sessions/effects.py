@@ -320,7 +320,10 @@ class SupplyUtterance:
 
 @dataclass(frozen=True, slots=True)
 class FlushPlayout:
-    """Fade out and forget all audio that waits to be played (where the server plays it out)."""
+    """Fade out and forget all audio that waits to be played (where the server plays it out).
+
+    What comes next plays at full level.
+    """
 
 
 @dataclass(frozen=True, slots=True)

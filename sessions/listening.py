@@ -19,7 +19,6 @@ from duologue.sessions.answering import Answering
 from duologue.sessions.effects import (
     CloseUtterance,
     DropUtterance,
-    DuckPlayout,
     Effect,
     InputCleared,
     InputCommitted,
@@ -27,7 +26,6 @@ from duologue.sessions.effects import (
     ItemAdded,
     ItemDone,
     OpenUtterance,
-    RestorePlayout,
     SpeechStarted,
     SpeechStopped,
     SupplyUtterance,
@@ -38,6 +36,7 @@ from duologue.sessions.effects import (
 )
 from duologue.sessions.endpointing import (
     RATE,
+    REACH,
     Edge,
     Ended,
     Endpointer,
@@ -62,6 +61,7 @@ LOGPROBS = "item.input_audio_transcription.logprobs"
 LEAST_COMMIT_MS = 100
 SEMANTIC_PADDING_MS = 300
 SAMPLES_PER_MS = RATE // 1000
+LOST = ProtocolError("engine_unavailable", "The recogniser was lost.")
 
 
 @dataclass(slots=True)
@@ -75,6 +75,8 @@ class Utterance:
     """When an overlap that is being judged has lasted long enough to be an interruption."""
     judged: bool = False
     """The user paused before that: if they go on, it is an interruption."""
+    words: str = ""
+    """What was recognised before the client knew of it."""
 
 
 class Listening:
@@ -89,7 +91,6 @@ class Listening:
         answering: Answering,
         effects: list[Effect],
         new_id: Callable[[str], str],
-        plays_out: bool,
     ) -> None:
         self.id = session_id
         self.config = config
@@ -98,10 +99,10 @@ class Listening:
         self.answering = answering
         self._effects = effects
         self._new_id = new_id
-        self._plays_out = plays_out
         self.endpointer = Endpointer(config.turn_detection, limits)
         self._position = 0
         self._buffer_start = 0
+        self._committed = 0
         self._utterance: Utterance | None = None
         self._transcribing: set[str] = set()
         self._configure_engine()
@@ -115,8 +116,19 @@ class Listening:
             if before.turn_detection is None:
                 self._drop_utterance()
             self.endpointer.configure(config.turn_detection)
+            if config.turn_detection is None:
+                self._turn_manual(before)
         if config.transcription != before.transcription:
             self._configure_engine()
+
+    def _turn_manual(self, before: SessionConfig) -> None:
+        """From now on the client says when a turn ends; one under way goes on until it does."""
+        if self._utterance is None:
+            heard = self._position - _padding(before)
+            self._buffer_start = max(self._buffer_start, heard)
+        else:
+            self._utterance.overlap_until = math.inf
+            self.answering.restore()
 
     def names(self, item_id: str) -> bool:
         """Whether an item that is still being said has this id."""
@@ -124,8 +136,8 @@ class Listening:
 
     def supply(self, item_id: str, audio: bytes) -> None:
         """A user's item came with its audio: have it transcribed."""
-        self._transcribing.add(item_id)
         self._effects.append(SupplyUtterance(item_id, audio))
+        self._await_transcript(item_id)
 
     def forget(self, item_id: str) -> None:
         self._transcribing.discard(item_id)
@@ -133,9 +145,7 @@ class Listening:
     def lost(self) -> None:
         """The engine is gone, with the transcripts it was making."""
         for item_id in sorted(self._transcribing):
-            self._give_up_transcript(
-                item_id, ProtocolError("engine_unavailable", "The recogniser was lost.")
-            )
+            self._give_up_transcript(item_id, LOST)
 
     def regained(self) -> None:
         """There is an engine again: it needs to hear what is being said from its beginning."""
@@ -162,9 +172,15 @@ class Listening:
         return deadline
 
     def room(self) -> int:
-        """Samples that the input buffer still takes; audio beyond is refused, not dropped."""
-        if self.config.turn_detection is not None and self._utterance is None:
+        """Samples that the input buffer still takes; audio beyond is refused, not dropped.
+
+        Where turns end by themselves there is always room: one that is too long is ended.
+        """
+        if self.config.turn_detection is not None:
             return int(self._limits.max_buffer_seconds * RATE)
+        return self._room_left()
+
+    def _room_left(self) -> int:
         start = self._utterance.start if self._utterance is not None else self._buffer_start
         return int(self._limits.max_buffer_seconds * RATE) - (self._position - start)
 
@@ -177,12 +193,14 @@ class Listening:
                 f"{LEAST_COMMIT_MS}ms of audio, but buffer only has {buffered:.2f}ms of audio.",
             )
         self.answering.drop_draft()
+        self.answering.restore()
         self.endpointer.reset()
         utterance = self._utterance or self._open(self._buffer_start)
         self._commit(utterance, self._position, self._position)
 
     def clear_audio(self) -> None:
         self.answering.drop_draft()
+        self.answering.restore()
         self.endpointer.reset()
         self._drop_utterance()
         self._buffer_start = self._position
@@ -193,12 +211,15 @@ class Listening:
     def receive_audio(self, event: AudioReceived, now: float) -> None:
         self._position = event.end
         self.endpointer.received(now)
-        if self.config.turn_detection is None and self._utterance is None:
-            self._open(self._buffer_start)
+        if self._utterance is None:
+            if self.config.turn_detection is None:
+                self._open(self._buffer_start)
+            else:
+                self._buffer_start = max(self._buffer_start, self._position - REACH)
 
     def receive_voice(self, event: VoiceProbability, now: float) -> None:
         self._follow(self.endpointer.frame(event.end, event.probability, now), now)
-        if self.config.turn_detection is not None and self.room() <= 0:
+        if self.config.turn_detection is not None and self._room_left() <= 0:
             self.endpointer.reset()
             self._follow([Ended(self._position, self._position)], now)
 
@@ -210,12 +231,9 @@ class Listening:
                 case Paused():
                     self._pause(edge)
                 case JudgementDue():
-                    if self._utterance is not None:
-                        self._tell(
-                            JudgeTurn(
-                                session=self.id, utterance=self._utterance.item_id, at=edge.at
-                            )
-                        )
+                    assert self._utterance is not None
+                    name = self._utterance.item_id
+                    self._tell(JudgeTurn(session=self.id, utterance=name, at=edge.at))
                 case Resumed():
                     self.answering.drop_draft()
                     self._resume(now)
@@ -223,18 +241,11 @@ class Listening:
                     self._end_turn(edge, now)
 
     def _start_speech(self, edge: Started, now: float) -> None:
-        padding = SEMANTIC_PADDING_MS
-        if isinstance(self.config.turn_detection, ServerVad):
-            padding = self.config.turn_detection.prefix_padding_ms
-        utterance = self._utterance
-        if utterance is None:
-            start = max(self._buffer_start, edge.at - padding * SAMPLES_PER_MS)
-            utterance = self._open(start)
+        start = max(self._buffer_start, edge.at - _padding(self.config))
+        utterance = self._open(start)
         if self._reaction() is Reaction.JUDGE:
             utterance.overlap_until = now + self._limits.overlap_judgement
-            if self._plays_out:
-                self.answering.duck()
-                self._effects.append(DuckPlayout())
+            self.answering.duck()
             return
         self._announce(utterance, now)
 
@@ -250,19 +261,25 @@ class Listening:
         """The client hears of the speech; the assistant yields where the policy says so."""
         utterance.announced = True
         utterance.overlap_until = math.inf
+        self.answering.quiet_since = math.inf
         self._effects.append(SpeechStarted(utterance.start // SAMPLES_PER_MS, utterance.item_id))
         if self._reaction() is not None:
             self.answering.interrupt(now)
+        self.answering.restore()
+        if utterance.words and self.config.transcription is not None:
+            self._effects.append(TranscriptionDelta(utterance.item_id, 0, utterance.words))
 
     def _resume(self, now: float) -> None:
         """The user goes on after a pause; an overlap that outlasts one is an interruption."""
         utterance = self._utterance
-        if utterance is not None and utterance.judged and not utterance.announced:
+        assert utterance is not None
+        if utterance.judged and not utterance.announced:
             self._announce(utterance, now)
 
     def _pause(self, edge: Paused) -> None:
         utterance, detection = self._utterance, self.config.turn_detection
-        if utterance is None or detection is None or not utterance.announced:
+        assert utterance is not None and detection is not None
+        if not utterance.announced:
             return
         if self.config.kind == "realtime" and detection.create_response:
             self.answering.speculate(
@@ -271,15 +288,12 @@ class Listening:
 
     def _end_turn(self, edge: Ended, now: float) -> None:
         utterance, detection = self._utterance, self.config.turn_detection
-        if utterance is None or detection is None:
-            return
+        assert utterance is not None and detection is not None
         if not utterance.announced:
             if self.answering.state in (Assistant.SPEAKING, Assistant.DUCKED):
                 self._drop_utterance()
                 self._buffer_start = edge.end
-                if self.answering.state is Assistant.DUCKED:
-                    self.answering.restore()
-                    self._effects.append(RestorePlayout())
+                self.answering.restore()
                 return
             self._announce(utterance, now)
         self._effects.append(SpeechStopped(edge.end // SAMPLES_PER_MS, utterance.item_id))
@@ -303,9 +317,10 @@ class Listening:
             ItemDone(item, previous),
             CloseUtterance(utterance.item_id, until, end),
         )
-        self._transcribing.add(item.id)
+        self._await_transcript(item.id)
         self.answering.heard((until - utterance.start) / RATE)
-        self._buffer_start = end
+        self.answering.quiet_since = math.inf
+        self._buffer_start = self._committed = end
         self._utterance = None
 
     def _drop_utterance(self) -> None:
@@ -313,33 +328,37 @@ class Listening:
             self._effects.append(DropUtterance(self._utterance.item_id))
             self._utterance = None
 
-    def _idle_prompt_at(self) -> float:
+    def _idle_timeout(self) -> float:
+        """Seconds of silence after which the user is prompted; infinite for never."""
         detection = self.config.turn_detection
+        if not isinstance(detection, ServerVad) or detection.idle_timeout_ms is None:
+            return math.inf
+        return detection.idle_timeout_ms / 1000
+
+    def _idle_prompt_at(self) -> float:
         if (
-            not isinstance(detection, ServerVad)
-            or detection.idle_timeout_ms is None
-            or self.config.kind != "realtime"
+            self.config.kind != "realtime"
             or self.answering.state is not Assistant.QUIET
-            or self.answering.busy
+            or not self.answering.engine_ready
             or self._utterance is not None
-            or self.answering.quiet_since == -math.inf
         ):
             return math.inf
-        return self.answering.quiet_since + detection.idle_timeout_ms / 1000
+        return self.answering.quiet_since + self._idle_timeout()
 
     def _prompt_idle_user(self, now: float) -> None:
         item = MessageItem(self._new_id("item"), "user", (InputAudio(""),))
-        start, end = self._buffer_start, self._position
+        end = self._position
+        start = max(self._committed, end - int(self._idle_timeout() * RATE))
         previous = self.history.last_id
         self.history.add(item, bounded=False)
-        self._buffer_start = end
+        self._buffer_start = self._committed = end
         self._effects += (
             InputTimedOut(start // SAMPLES_PER_MS, end // SAMPLES_PER_MS, item.id),
             InputCommitted(item.id, previous),
             ItemAdded(item, previous),
             ItemDone(item, previous),
         )
-        self.answering.quiet_since = -math.inf
+        self.answering.quiet_since = math.inf
         self.answering.create_for_turn(self.config, now, note="The user has been silent.")
 
     def receive_judgement(self, event: TurnJudged, now: float) -> None:
@@ -348,12 +367,13 @@ class Listening:
 
     def receive_words(self, event: TranscriptDelta) -> None:
         speaking = self._utterance
-        known = event.utterance in self._transcribing or (
-            speaking is not None
-            and event.utterance == speaking.item_id
-            and (speaking.announced or self.config.turn_detection is None)
-        )
-        if known and self.config.transcription is not None:
+        if speaking is not None and event.utterance == speaking.item_id:
+            if not speaking.announced and self.config.turn_detection is not None:
+                speaking.words += event.delta
+                return
+        elif event.utterance not in self._transcribing:
+            return
+        if self.config.transcription is not None:
             self._effects.append(TranscriptionDelta(event.utterance, 0, event.delta))
 
     def receive_transcript(self, event: TranscriptFinal) -> None:
@@ -369,6 +389,11 @@ class Listening:
 
     def fail_transcript(self, event: TranscriptFailed) -> None:
         self._give_up_transcript(event.utterance, ProtocolError("engine_error", event.message))
+
+    def _await_transcript(self, item_id: str) -> None:
+        self._transcribing.add(item_id)
+        if not self.answering.engine_ready:
+            self._give_up_transcript(item_id, LOST)
 
     def _give_up_transcript(self, item_id: str, error: ProtocolError) -> None:
         if item_id not in self._transcribing:
@@ -392,3 +417,11 @@ class Listening:
     def _tell(self, command: ConfigureListening | JudgeTurn) -> None:
         if self.answering.engine_ready:
             self._effects.append(ToEngine(command))
+
+
+def _padding(config: SessionConfig) -> int:
+    """Samples before the first voiced one that belong to an utterance."""
+    ms = SEMANTIC_PADDING_MS
+    if isinstance(config.turn_detection, ServerVad):
+        ms = config.turn_detection.prefix_padding_ms
+    return ms * SAMPLES_PER_MS

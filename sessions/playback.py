@@ -5,36 +5,53 @@ taken to play in real time from the moment it was sent, without gaps as long as 
 Times are session seconds, positions milliseconds of an item's audio.
 """
 
-from dataclasses import dataclass, field, replace
+import math
+from dataclasses import dataclass, field
+from itertools import takewhile
 
 from duologue.engines.engine import WordTime
 
 BYTES_PER_MS = 48
 """Of mono int16 audio at 24 kHz."""
+LINGER = 2.0
+"""Seconds for which audio is kept once it was heard: a client may say late where it was cut."""
+MS_PER_LETTER = 65.0
+"""How long a letter takes to say, where nothing was said yet to measure it by."""
+LEAST_MEASURE_MS = 500.0
 
 
 @dataclass(slots=True)
 class Clause:
-    """A stretch of speech with its words; ``words`` are known once they have been aligned."""
+    """A stretch of speech with its words; ``words`` are known once they have been aligned.
+
+    ``asked``: they have been asked for.
+    """
 
     text: str
     start_ms: float
     end_ms: float
     pcm: bytes = b""
     words: tuple[WordTime, ...] | None = None
+    asked: bool = False
 
 
 @dataclass(slots=True, eq=False)
 class SpokenItem:
-    """The audio of one assistant item. ``cut_ms`` is set once it is known where it was cut off."""
+    """The audio of one assistant item. ``cut_ms`` is set once it is known where it was cut off.
+
+    ``whole``: the engine has made all of it. ``closed``: no more comes, whole or not.
+    """
 
     item_id: str
     response_id: str
+    in_conversation: bool = True
     clauses: list[Clause] = field(default_factory=list)
     generated_ms: float = 0.0
     sent_ms: float = 0.0
     cut_ms: float | None = None
     cut_by_client: bool = False
+    whole: bool = False
+    closed: bool = False
     _settled_ms: float = 0.0
     _run_start: float = 0.0
     _run_ms: float = 0.0
@@ -54,33 +71,50 @@ class SpokenItem:
 
     def send(self, start: float, length_ms: float) -> None:
         """A stretch has been sent that starts to play at ``start``."""
-        if start > self._run_start + self._run_ms / 1000 + 1e-6:
+        if start > self.ends_at + 1e-6:
             self._settled_ms += self._run_ms
             self._run_start, self._run_ms = start, 0.0
         self._run_ms += length_ms
         self.sent_ms += length_ms
 
+    @property
+    def begins_at(self) -> float:
+        """When the stretch that was sent last begins to play."""
+        return self._run_start
+
+    @property
+    def ends_at(self) -> float:
+        """When all that was sent will have been played."""
+        return self._run_start + self._run_ms / 1000
+
     def report(self, played_ms: float) -> None:
         """The server's own playout says how much has been played."""
         self._reported_ms = max(self._reported_ms or 0.0, min(played_ms, self.sent_ms))
 
+    def flush(self, now: float) -> None:
+        """The listener has dropped what waits to be played."""
+        self._run_start = min(self._run_start, now)
+        self._run_ms = min(self._run_ms, (now - self._run_start) * 1000)
+
     def played_ms(self, now: float) -> float:
-        """How much of the item has been heard by ``now``."""
-        if self._reported_ms is not None:
-            return self._reported_ms
-        run = min(max((now - self._run_start) * 1000, 0.0), self._run_ms)
-        return self._settled_ms + run
+        """How much of the item has been heard by ``now``; nothing behind a cut ever is."""
+        played = self._reported_ms
+        if played is None:
+            run = min(max((now - self._run_start) * 1000, 0.0), self._run_ms)
+            played = self._settled_ms + run
+        return played if self.cut_ms is None else min(played, self.cut_ms)
 
     def cut(self, at_ms: float, by_client: bool) -> bool:
         """What comes after ``at_ms`` was not heard. A client's word outweighs our estimate.
 
-        Returns whether this changed anything.
+        Returns whether this changed anything: a later estimate only ever cuts off more.
         """
-        if self.cut_by_client and not by_client:
-            return False
+        before = (self.cut_ms, self.cut_by_client)
+        if not by_client and self.cut_ms is not None:
+            at_ms = self.cut_ms if self.cut_by_client else min(at_ms, self.cut_ms)
         self.cut_ms = at_ms
-        self.cut_by_client = by_client
-        return True
+        self.cut_by_client = by_client or self.cut_by_client
+        return before != (self.cut_ms, self.cut_by_client)
 
     @property
     def transcript(self) -> str:
@@ -91,81 +125,135 @@ class SpokenItem:
         if self.cut_ms is None:
             return self.transcript
         said: list[str] = []
-        for clause in self.clauses:
-            if clause.end_ms <= self.cut_ms + 0.5:
+        if self.cut_ms > 0:
+            for clause in self.clauses:
+                end_ms = self._expected_end(clause)
+                if end_ms > self.cut_ms + 0.5:
+                    said.append(words_before(clause, self.cut_ms, end_ms))
+                    break
                 said.append(clause.text)
-                continue
-            if clause.start_ms < self.cut_ms:
-                said.append(words_before(clause, self.cut_ms))
-            break
+            else:
+                return self.transcript
         return "".join(said).rstrip()
 
     def cut_clause(self) -> Clause | None:
-        """The clause that the cut falls into, when its words are not aligned yet."""
+        """The clause that the cut falls into, when its words are not aligned yet.
+
+        A clause that was not made to its end is none: its words can't be found in its audio.
+        """
         if self.cut_ms is None:
             return None
         for clause in self.clauses:
-            if clause.start_ms < self.cut_ms and clause.end_ms > self.cut_ms + 0.5:
-                return clause if clause.words is None and clause.pcm else None
+            if clause.start_ms < self.cut_ms and self._expected_end(clause) > self.cut_ms + 0.5:
+                known = clause.words is not None or clause.asked or not clause.pcm
+                return None if known or self._is_part(clause) else clause
         return None
 
-    def forget_audio(self, before_ms: float) -> None:
-        """Let go of the audio of clauses that ended before a position: they can't be cut."""
+    def forget_audio(self, before_ms: float = math.inf, after_ms: float = math.inf) -> None:
+        """Let go of the audio of clauses that end before one position or begin behind another."""
         for clause in self.clauses:
-            if clause.end_ms <= before_ms and clause.pcm:
+            if clause.end_ms <= before_ms or clause.start_ms >= after_ms:
                 clause.pcm = b""
 
+    def _is_part(self, clause: Clause) -> bool:
+        """Whether more of the clause was to come."""
+        return clause is self.clauses[-1] and not self.whole
 
-def words_before(clause: Clause, position_ms: float) -> str:
+    def _expected_end(self, clause: Clause) -> float:
+        """Where a clause ends, or would have ended at the pace of those before it."""
+        if not self._is_part(clause):
+            return clause.end_ms
+        letters = sum(len(said.text) for said in self.clauses[:-1])
+        pace = clause.start_ms / letters if letters and clause.start_ms >= LEAST_MEASURE_MS else 0.0
+        return max(clause.end_ms, clause.start_ms + len(clause.text) * (pace or MS_PER_LETTER))
+
+
+def words_before(clause: Clause, position_ms: float, end_ms: float) -> str:
     """The words of a clause that end at or before a position, rounding down.
 
-    Without aligned words, time is spread over the letters evenly.
+    Without aligned words, the time up to ``end_ms`` is spread over the letters evenly.
     """
     offset = position_ms - clause.start_ms
+    if offset <= 0:
+        return ""
     if clause.words:
-        return "".join(word.text for word in clause.words if word.end_ms <= offset)
-    share = offset / max(clause.end_ms - clause.start_ms, 1.0)
-    letters = int(len(clause.text) * share)
-    if letters >= len(clause.text):
-        return clause.text
-    if clause.text[letters].isspace():
-        return clause.text[:letters]
-    kept = clause.text[:letters]
+        return "".join(
+            word.text for word in takewhile(lambda word: word.end_ms <= offset, clause.words)
+        )
+    kept = clause.text[: int(len(clause.text) * offset / (end_ms - clause.start_ms))]
+    if clause.text[len(kept) :][:1].isspace():
+        return kept
     boundary = max((i for i, letter in enumerate(kept) if letter.isspace()), default=-1)
     return kept[: boundary + 1]
 
 
 class Playback:
-    """The listener's clock over all items, and where each item stands on it."""
+    """The listener's clock over all items, and where each item stands on it.
+
+    What is said of an item stays known for as long as the item is there; its audio for a little
+    longer than it plays.
+    """
 
     def __init__(self) -> None:
         self._end = 0.0
         self._items: dict[str, SpokenItem] = {}
+        self._fresh: list[SpokenItem] = []
 
     def item(self, item_id: str) -> SpokenItem | None:
         return self._items.get(item_id)
 
-    def open(self, item_id: str, response_id: str) -> SpokenItem:
-        item = SpokenItem(item_id, response_id)
-        self._items[item_id] = item
+    def open(self, item_id: str, response_id: str, in_conversation: bool) -> SpokenItem:
+        item = SpokenItem(item_id, response_id, in_conversation)
+        if in_conversation:
+            self._items[item_id] = item
+        self._fresh.append(item)
         return item
 
     def forget(self, item_id: str) -> None:
-        self._items.pop(item_id, None)
+        """The item was deleted; what was sent of it still plays."""
+        item = self._items.pop(item_id, None)
+        if item is not None:
+            item.in_conversation = False
 
-    def recent(self) -> list[SpokenItem]:
-        """The items that were spoken last, newest last: older ones have been heard."""
-        return list(self._items.values())[-4:]
+    def unheard(self, now: float) -> list[SpokenItem]:
+        """The items of the conversation that have not been heard to their end, oldest first."""
+        return [
+            item
+            for item in self._fresh
+            if item.in_conversation and (item.played_ms(now) < item.generated_ms or not item.whole)
+        ]
 
     def sent(self, item: SpokenItem, length_ms: float, now: float) -> None:
         start = max(now, self._end)
         item.send(start, length_ms)
         self._end = start + length_ms / 1000
-        item.forget_audio(item.played_ms(now))
 
     def flush(self, now: float) -> None:
         """The listener has dropped what waits to be played."""
         self._end = min(self._end, now)
+        for item in self._fresh:
+            item.flush(now)
+
+    def tidy(self, now: float) -> None:
+        """Let go of audio that was heard a while ago or will never be heard."""
+        for item in self._fresh:
+            item.forget_audio(before_ms=item.played_ms(now) - LINGER * 1000)
+        over = [item for item in self._fresh if item.closed and item.ends_at + LINGER <= now]
+        for item in over:
+            item.forget_audio()
+            self._fresh.remove(item)
+
+    def response_at(self, now: float) -> str | None:
+        """The response that is being heard."""
+        for item in self._fresh:
+            if item.begins_at <= now < item.ends_at:
+                return item.response_id
+        return None
+
+    def next_edge(self, now: float) -> float:
+        """When an item begins or ends to be heard; infinite when nothing waits."""
+        edges = [edge for item in self._fresh for edge in (item.begins_at, item.ends_at)]
+        return min((edge for edge in edges if edge > now), default=math.inf)
 
     def lead(self, now: float) -> float:
         """Seconds of audio that are sent and not yet played."""
@@ -175,10 +263,3 @@ class Playback:
     def end(self) -> float:
         """When all that was sent will have been played."""
         return self._end
-
-
-def merged_words(clause: Clause, words: tuple[WordTime, ...]) -> Clause:
-    """The clause with its words, or as it was where they don't join to its text."""
-    if "".join(word.text for word in words) != clause.text:
-        return clause
-    return replace(clause, words=words)

@@ -4,6 +4,7 @@ Text and calls leave when they are made. Audio leaves as the listener needs it, 
 engine has finished is done for the client only when its last audio has left.
 """
 
+import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -51,7 +52,8 @@ from duologue.sessions.items import (
     OutputText,
     Status,
 )
-from duologue.sessions.playback import BYTES_PER_MS, Playback, SpokenItem
+from duologue.sessions.playback import BYTES_PER_MS, SpokenItem
+from duologue.sessions.playout import Playout
 from duologue.sessions.session_config import AudioFormat, Modality
 from duologue.sessions.turns import GENERATION, Generation, GenerationSignal, step
 
@@ -59,14 +61,6 @@ ACKNOWLEDGE_MS = 1_000
 INPUT_AUDIO_TOKENS_PER_SECOND = 10
 OUTPUT_AUDIO_TOKENS_PER_SECOND = 20
 _EPSILON = 1e-6
-
-
-def keep_heard(history: History, spoken: SpokenItem) -> None:
-    """Cut a spoken item of the conversation down to the words that were heard."""
-    if spoken.item_id in history:
-        history.replace(
-            MessageItem(spoken.item_id, "assistant", (OutputAudio(spoken.heard()),), "incomplete")
-        )
 
 
 GeneratedOutput = TextGenerated | SpeechGenerated | ToolCallStarted | ToolCallDelta | ToolCallEnded
@@ -115,7 +109,7 @@ class LiveResponse:
     session_id: str
     settings: ResponseSettings
     history: History | None
-    playback: Playback
+    playout: Playout
     effects: list[Effect]
     new_id: Callable[[str], str]
     lead: float
@@ -178,6 +172,9 @@ class LiveResponse:
         self._end = end
         if end.reason in ("failed", "cancelled"):
             self._drop_audio()
+        else:
+            for spoken in self.spoken_items:
+                spoken.whole = True
         self.pump(now)
 
     def _speak(self, output: SpeechGenerated, now: float) -> None:
@@ -201,7 +198,9 @@ class LiveResponse:
         self._complete_messages()
         slot = _MessageSlot(len(self._slots), self.new_id("item"), modality)
         if modality == "audio":
-            slot.spoken = self.playback.open(slot.item_id, self.id)
+            slot.spoken = self.playout.playback.open(
+                slot.item_id, self.id, self.history is not None
+            )
         self._slots.append(slot)
         self._add(slot.index, MessageItem(slot.item_id, "assistant", (), "in_progress"))
         self.effects.append(ContentPartAdded(self.id, slot.item_id, slot.index, 0, modality))
@@ -234,11 +233,11 @@ class LiveResponse:
         """Send the audio that the listener has room for, and end what is thereby complete."""
         if self.done:
             return
-        while self._audio and self.playback.lead(now) <= self.lead + _EPSILON:
+        while self._audio and self.playout.playback.lead(now) <= self.lead + _EPSILON:
             slot, pcm = self._audio.popleft()
             assert slot.spoken is not None
             length = len(pcm) / BYTES_PER_MS
-            self.playback.sent(slot.spoken, length, now)
+            self.playout.playback.sent(slot.spoken, length, now)
             self._sent_ms += length
             self.effects.append(
                 AudioDelta(self.id, slot.item_id, slot.index, 0, pcm, self.settings.output_format)
@@ -260,11 +259,11 @@ class LiveResponse:
         if self._end is not None and not self._audio:
             self._finish(self._end)
 
-    def next_deadline(self) -> float | None:
-        """When the listener has room for more audio; ``None`` when none waits."""
+    def next_deadline(self) -> float:
+        """When the listener has room for more audio; infinite when none waits."""
         if self.done or not self._audio:
-            return None
-        return self.playback.end - self.lead
+            return math.inf
+        return self.playout.playback.end - self.lead
 
     def _waits(self, slot: _MessageSlot) -> bool:
         return any(waiting is slot for waiting, _ in self._audio)
@@ -274,6 +273,8 @@ class LiveResponse:
         for slot in self._slots:
             if isinstance(slot, _MessageSlot) and not slot.complete:
                 slot.complete = True
+                if slot.spoken is not None:
+                    slot.spoken.whole = True
                 if not self._waits(slot):
                     self._close_message(slot, "completed")
 
@@ -306,7 +307,8 @@ class LiveResponse:
         """What has not been sent won't be heard."""
         self._audio.clear()
         for spoken in self.spoken_items:
-            if spoken.generated_ms > spoken.sent_ms:
+            spoken.forget_audio(before_ms=0.0, after_ms=spoken.sent_ms)
+            if spoken.generated_ms > spoken.sent_ms or not spoken.whole:
                 spoken.cut(spoken.sent_ms, by_client=False)
 
     def _close(
@@ -339,13 +341,9 @@ class LiveResponse:
         slot.done = item
         self.effects.append(ContentPartDone(*where, slot.modality, slot.text))
         self._item_done(slot.index, item)
-        if slot.spoken is not None and slot.spoken.cut_ms is not None:
-            self.apply_cut(slot.spoken)
-
-    def apply_cut(self, spoken: SpokenItem) -> None:
-        """Keep of an item in the conversation only what was heard."""
-        if self.history is not None:
-            keep_heard(self.history, spoken)
+        if slot.spoken is not None:
+            slot.spoken.closed = True
+            self.playout.shorten(slot.spoken)
 
     def _close_call(self, slot: _CallSlot, status: Status) -> None:
         if slot.done is not None:
