@@ -340,7 +340,8 @@ async def test_after_an_interruption_the_next_prompt_holds_only_what_was_played(
         whole = transcript(wire.seen)
         kept = " ".join(said(await wire.prompt())).split()
         assert kept == whole.split()[: len(kept)]
-        assert max(0, words - 1) <= len(kept) <= words
+        # Inside a clause words are counted to within one, until their times are known.
+        assert max(0, words - 1) <= len(kept) <= words + 1
 
 
 def transcript(events: list[Event]) -> str:
