@@ -5,7 +5,6 @@ only tokens and templates go through HTTP. That server answers any origin and, b
 so here it listens on a Unix socket in a private folder and wants a key that nobody else has.
 """
 
-import logging
 import secrets
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -26,9 +25,6 @@ BATCH = 32
 MAGIC = b"GGUF"
 REUSE = 32
 """The shortest run of tokens worth moving within a slot when the history lost its beginning."""
-
-
-log = logging.getLogger(__name__)
 
 
 class LlamaError(Exception):
@@ -54,8 +50,8 @@ class Sampling:
 class Completion:
     """A prompt as tokens, and what is wanted after it. ``most`` 0 evaluates the prompt only.
 
-    ``schema`` is a JSON Schema that the text must follow. ``reuse``: parts of the slot's content
-    that come again further forward may be moved there instead of evaluated again.
+    ``schema`` is a JSON Schema of plain keywords that the text must follow. ``reuse``: parts of
+    the slot's content that come again further forward may be moved there, not evaluated again.
     """
 
     tokens: Sequence[int]
@@ -91,9 +87,6 @@ class Completer(Protocol):
 
     def render(self, messages: Sequence[Json]) -> str:
         """The prompt by the model's own chat template, up to where the assistant speaks."""
-
-    def usable(self, schema: Json) -> Json:
-        """The schema if a completion can be made to follow it, else one for any object."""
 
     def tokenize(self, text: str, *, special: bool) -> list[int]:
         """The text's tokens. `special`: a whole prompt, whose marks are tokens of their own."""
@@ -136,14 +129,6 @@ class LlamaServer:
     def render(self, messages: Sequence[Json]) -> str:
         prompt: str = self._post("/apply-template", {"messages": messages})["prompt"]
         return prompt
-
-    def usable(self, schema: Json) -> Json:
-        try:
-            xllamacpp.json_schema_to_grammar(schema)
-        except (RuntimeError, ValueError, TypeError) as error:
-            log.warning("a function's parameters can't be enforced: %s", error)
-            return {"type": "object"}
-        return schema
 
     def tokenize(self, text: str, *, special: bool) -> list[int]:
         body = {"content": text, "add_special": special, "parse_special": special}

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from duologue.engines.call_schema import call_schema
 from duologue.engines.chat_messages import Json, chat_tools, named_choice, without_special_tokens
 from duologue.engines.context_window import KEPT, shortened
 from duologue.engines.engine import ImagePart, Message, ResponseRequest, TextPart, UtterancePart
@@ -133,20 +134,8 @@ class PromptBuilder:
         forced = request.tool_choice == "required" or named_choice(request.tool_choice) is not None
         if not names or not forced:
             return None
-        calls = [
-            {
-                "type": "object",
-                "properties": {
-                    "name": {"const": tool["function"]["name"]},
-                    "arguments": self._completer.usable(tool["function"]["parameters"]),
-                },
-                "required": ["name", "arguments"],
-                "additionalProperties": False,
-            }
-            for tool in chat_tools(request.tools)
-            if tool["function"]["name"] in names
-        ]
-        return calls[0] if len(calls) == 1 else {"anyOf": calls}
+        functions = [tool["function"] for tool in chat_tools(request.tools)]
+        return call_schema([function for function in functions if function["name"] in names])
 
 
 def _longer(request: ResponseRequest, word: str) -> ResponseRequest:

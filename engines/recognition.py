@@ -345,7 +345,8 @@ class Recognition:
             return
         finally:
             ears.jobs -= 1
-        if not ears.closed and command.utterance in ears.utterances:
+        heard = command.utterance in ears.utterances or command.utterance in ears.texts
+        if not ears.closed and heard:
             ears.emit(
                 TurnJudged(
                     session=ears.session,

@@ -48,7 +48,9 @@ class Rehearsal:
             if not self._stages.language.remote:
                 # The longest step; the voice and the recogniser have their first calls meanwhile.
                 group.start_soon(self._stages.language.warm, SESSION, opening)
-            await self._hear(session, await self._voice())
+            failure = await self._hear(session, await self._voice())
+        if failure:
+            raise EngineError(f"the recogniser failed: {failure}")
         if not self._stages.language.remote:
             session.take(Respond(session=SESSION, generation=1, request=request))
             await self._answer(session)
@@ -66,7 +68,8 @@ class Rehearsal:
                 )
         return next(iter(said.values()))
 
-    async def _hear(self, session: CascadeSession, speech: bytes) -> None:
+    async def _hear(self, session: CascadeSession, speech: bytes) -> str:
+        """Wait for the words; "" when they came, else why not."""
         resampler = Resampler(SPOKEN_RATE, HEARD_RATE, np.int16)
         samples = np.concatenate((resampler.push(int16_from_bytes(speech)), resampler.flush()))
         pcm = bytes_from_int16(samples)
@@ -74,10 +77,11 @@ class Rehearsal:
         session.take(JudgeTurn(session=SESSION, utterance=UTTERANCE, at=len(samples)))
         session.take(EndUtterance(session=SESSION, utterance=UTTERANCE, end=len(samples)))
         async for output in self._outputs:
-            if isinstance(output, TranscriptFinal):
-                return
             if isinstance(output, TranscriptFailed):
-                raise EngineError(f"the recogniser failed: {output.message}")
+                return output.message
+            if isinstance(output, TranscriptFinal):
+                break
+        return ""
 
     async def _answer(self, session: CascadeSession) -> None:
         """Wait for the first speech. What the models say is not judged."""

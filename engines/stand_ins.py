@@ -212,9 +212,6 @@ class StandInCompleter:
         lines = [f"<{message['role']}> {message['content']} </>" for message in messages]
         return " ".join([*lines, "<assistant>"])
 
-    def usable(self, schema: Json) -> Json:
-        return schema
-
     def tokenize(self, text: str, *, special: bool) -> list[int]:
         return [self._words.setdefault(word, len(self._words)) for word in text.split()]
 
