@@ -1,12 +1,13 @@
 // The two level meters: one line from edge to edge, and between its halves the button. What you say
 // swells the left half, what the voice says the right; both travel outwards from the middle.
 
-const TICK_MS = 16;
-const PIXELS_PER_TICK = 2;
+const TICK_MS = 32;
+const PIXELS_PER_TICK = 4;
+const PICTURE_MS = 24; // some thirty pictures a second: calm, and light where there is no GPU
 const FLOOR_DB = -52;
 const CEILING_DB = -8;
-const ATTACK = 0.42;
-const RELEASE = 0.2;
+const ATTACK = 0.66;
+const RELEASE = 0.36;
 const SHOULDER = 40; // pixels over which the swelling rises beside the button
 const STRANDS = [
   [1, 0.55],
@@ -88,7 +89,11 @@ export class Horizon {
     if (this.#running) return;
     this.#running = true;
     this.#last = performance.now();
-    requestAnimationFrame((now) => this.#frame(now));
+    this.#again();
+  }
+
+  #again() {
+    setTimeout(() => requestAnimationFrame((now) => this.#frame(now)), PICTURE_MS);
   }
 
   #frame(now) {
@@ -100,10 +105,10 @@ export class Horizon {
       this.#last += TICK_MS;
     }
     this.#draw((now - this.#last) / TICK_MS);
-    this.#button.style.setProperty("--you", this.you.height.toFixed(3));
-    this.#button.style.setProperty("--voice", this.voice.height.toFixed(3));
+    this.#button.style.setProperty("--you", this.you.height.toFixed(2));
+    this.#button.style.setProperty("--voice", this.voice.height.toFixed(2));
     this.#running = !(this.you.still && this.voice.still);
-    if (this.#running) requestAnimationFrame((next) => this.#frame(next));
+    if (this.#running) this.#again();
   }
 
   #draw(fraction) {

@@ -7,7 +7,10 @@ import { Resampler } from "./resampler.js";
 
 const RATE = 24000;
 const FADE_SECONDS = 0.008; // an interruption is silent within 10 ms
+// What must be held when a piece is played out, until the next one arrives. A network or an engine
+// that is late raises it, an answer without a gap lowers it.
 const START_MS = { first: 80, least: 60, most: 240, step: 20, ease: 5 };
+const PIECE_MS_AT_MOST = 120; // a longer piece has the time in itself
 const REPORT_SECONDS = 0.02;
 const HELD_SECONDS_AT_MOST = 900; // a quarter of an hour; what is beyond is refused and counted
 
@@ -15,6 +18,7 @@ class Item {
   chunks = [];
   offset = 0; // into the first chunk
   held = 0; // samples not yet taken
+  piece = 0; // samples in the largest piece that arrived
   taken = 0;
   ended = false; // all its audio has arrived
   begun = false;
@@ -86,6 +90,7 @@ class Playout extends AudioWorkletProcessor {
     }
     item.chunks.push(pcm);
     item.held += pcm.length;
+    item.piece = Math.max(item.piece, pcm.length);
     if (item.dry) this.#blameTheNetwork(item);
   }
 
@@ -138,14 +143,15 @@ class Playout extends AudioWorkletProcessor {
     if (this.#fadeLeft > 0) this.#fade(out);
     else if (dry) this.#runDry(out);
     for (const other of others) other.set(out);
-    this.#report(out);
+    if (this.#playing) this.#report(out);
     return true;
   }
 
   #start() {
     const [item] = this.#items;
     if (item === undefined) return false;
-    if (!item.ended && this.#held < (this.#startMs * RATE) / 1000) return false;
+    const pieceMs = Math.min(PIECE_MS_AT_MOST, (item.piece * 1000) / RATE);
+    if (!item.ended && this.#held < ((this.#startMs + pieceMs) * RATE) / 1000) return false;
     this.#playing = true;
     this.#fadeIn = item.begun;
     return true;
@@ -208,6 +214,8 @@ class Playout extends AudioWorkletProcessor {
 
   #rest() {
     this.#playing = false;
+    this.#energy = 0;
+    this.#counted = 0;
     this.port.postMessage({ type: "rest" });
   }
 

@@ -14,6 +14,7 @@ import { Banner, isHarmless, wordsFor } from "./trouble.js";
 const FRAMES_WAITING_AT_MOST = 150; // 3 s of speech while the line is being opened
 const IDLE_MS = 60000; // a line that nobody uses holds a place that others want
 const CANCEL_WAIT_MS = 1000;
+const MODELS_AGAIN_MS = 2000;
 const LINE_REASONS = ["lost", "full", "draining", "done", "policy", "key", "wrongKey"];
 
 const page = new URL(".", document.baseURI);
@@ -427,6 +428,14 @@ async function renew() {
   await line.renew();
 }
 
+/** A server that is still starting has no models to tell yet: it is asked again. */
+async function loadModels() {
+  const answer = await panel.load();
+  if (answer === "refused") askForKey(panel.key !== "");
+  else if (answer !== "well") setTimeout(() => attempt(loadModels()), MODELS_AGAIN_MS);
+  show();
+}
+
 async function refreshDevices() {
   panel.showDevices(await media.devices());
   if (panel.speaker) await media.chooseSpeaker(panel.speaker);
@@ -557,6 +566,6 @@ window.duologue = tally.published(() => {
   return { ...seen, talking, muted, userSpeaking, response, playing };
 });
 
-if ((await panel.load()) === "refused") askForKey(panel.key !== "");
+await loadModels();
 await refreshDevices();
 show();

@@ -36,7 +36,9 @@ export class Transcript {
       const below = scroller.scrollHeight - scroller.scrollTop - scroller.clientHeight;
       this.#pinned = below < 48;
     });
-    new ResizeObserver(() => this.#follow()).observe(scroller);
+    const grown = new ResizeObserver(() => this.#follow());
+    grown.observe(scroller);
+    grown.observe(list);
   }
 
   show(conversation) {
@@ -72,8 +74,7 @@ export class Transcript {
     if (parts === undefined) return;
     if (item.role === "user") this.#showUser(item, parts);
     else this.#showAssistant(item, parts);
-    this.#showNote(item, parts);
-    this.#follow();
+    set(parts.note, item.note);
   }
 
   #showUser(item, { row, said }) {
@@ -93,14 +94,12 @@ export class Transcript {
     set(rest, item.text.slice(heard));
     row.classList.toggle("waiting", item.text === "");
     row.classList.toggle("interrupted", cut);
-    rest.className = cut ? "rest unheard" : "rest";
-    if (cut) rest.title = "Not heard: you interrupted";
+    if (cut && rest.title === "") {
+      rest.classList.add("unheard");
+      rest.title = "Not heard: you interrupted";
+    }
     this.#showFigures(item, parts);
     if (item.final) this.#announce(row, `${this.#names().voice}: ${item.text}`);
-  }
-
-  #showNote(item, { note }) {
-    set(note, item.note);
   }
 
   #showFigures(item, parts) {
