@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import msgspec
 import pytest
 from blockbuster import BlockBuster, blockbuster_ctx
+from hypothesis import settings
 from openai.types.realtime import RealtimeServerEvent
 from pydantic import Field, TypeAdapter
 
@@ -14,6 +15,10 @@ from load_tests.server import serving
 
 WATCHED = ["web", "realtime", "sessions", "engines", "codecs"]
 """Not `models`: fetching them has a loop to itself, where nobody waits."""
+
+# How long an example takes depends on who else uses the machine.
+settings.register_profile("no deadline", deadline=None)
+settings.load_profile("no deadline")
 
 # By the discriminator alone, as openai-agents reads every frame: no variant is tried in its place.
 _STRICT: TypeAdapter[RealtimeServerEvent] = TypeAdapter(

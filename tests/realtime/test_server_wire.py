@@ -27,7 +27,7 @@ def test_every_server_event_has_a_type_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("kind", EVENT_TYPES, ids=lambda kind: kind.__name__)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_any_event_is_one_that_openai_knows(
     kind: type[ServerEvent],

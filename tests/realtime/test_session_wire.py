@@ -257,6 +257,26 @@ def test_a_wrong_field_is_named(session: Json, code: str, param: str) -> None:
     assert refused(session) == (code, param)
 
 
+def test_a_prompts_variables_are_texts_images_and_files() -> None:
+    variables = {
+        "text": "plain",
+        "typed": {"type": "input_text", "text": "t"},
+        "image": {"type": "input_image", "image_url": "https://x", "detail": "low", "more": 1},
+        "file": {"type": "input_file", "file_id": "f"},
+    }
+    prompt = shown(updated({"prompt": {"id": "p", "variables": variables}}))["prompt"]
+    assert prompt["variables"] == {
+        "text": "plain",
+        "typed": {"type": "input_text", "text": "t"},
+        "image": {"type": "input_image", "image_url": "https://x", "detail": "low"},
+        "file": {"type": "input_file", "file_id": "f", "detail": "auto"},
+    }
+    assert refused({"prompt": {"id": "p", "variables": {"a": {"type": "input_text"}}}}) == (
+        "missing_required_parameter",
+        "session.prompt.variables.a.text",
+    )
+
+
 # -- transcription sessions -----------------------------------------------------------------
 
 LISTENER = SessionConfig(kind="transcription")
@@ -290,7 +310,7 @@ def test_a_transcription_session_takes_its_own_fields_and_ignores_others() -> No
 # -- at random ------------------------------------------------------------------------------
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(data=st.data())
 def test_whatever_was_accepted_is_shown_as_openai_knows_it(
     spoilt_sessions: st.SearchStrategy[Json],

@@ -235,7 +235,7 @@ def survives(text: str) -> None:
             assert error.message
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(data=st.data())
 def test_a_spoilt_event_raises_nothing_but_a_protocol_error(
     client_events: st.SearchStrategy[Json], data: st.DataObject
@@ -243,13 +243,13 @@ def test_a_spoilt_event_raises_nothing_but_a_protocol_error(
     survives(json.dumps(data.draw(client_events)))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.text() | st.binary().map(lambda raw: raw.decode("latin-1")))
 def test_any_text_raises_nothing_but_a_protocol_error(text: str) -> None:
     survives(text)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(data=st.data())
 def test_an_event_cut_or_stirred_raises_nothing_but_a_protocol_error(
     whole_events: list[Json], data: st.DataObject
