@@ -1,0 +1,264 @@
+"""Pipecat's OpenAI realtime service, unmodified, in a pipeline, through what it does.
+
+Run it with an interpreter that has ``pipecat-ai[openai]``::
+
+    python pipecat_client.py http://127.0.0.1:8765 question.wav
+
+It prints each step and ends with 0, or with the first thing that went wrong.
+"""
+
+import asyncio
+import sys
+import wave
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from loguru import logger
+from pipecat.adapters.llm.schemas.function_schema import FunctionSchema
+from pipecat.adapters.llm.schemas.tools_schema import ToolsSchema
+from pipecat.frames.frames import (
+    EndFrame,
+    ErrorFrame,
+    Frame,
+    InputAudioRawFrame,
+    LLMMessagesAppendFrame,
+    LLMRunFrame,
+    LLMTextFrame,
+    TranscriptionFrame,
+    TTSAudioRawFrame,
+    TTSTextFrame,
+    UserStartedSpeakingFrame,
+    UserStoppedSpeakingFrame,
+)
+from pipecat.pipeline.pipeline import Pipeline
+from pipecat.pipeline.worker import PipelineParams, PipelineWorker
+from pipecat.processors.aggregators.llm_context import LLMContext
+from pipecat.processors.aggregators.llm_response_universal import LLMContextAggregatorPair
+from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
+from pipecat.services.llm_service import FunctionCallParams
+from pipecat.services.openai.realtime import events
+from pipecat.services.openai.realtime.llm import OpenAIRealtimeLLMService
+from pipecat.workers.runner import WorkerRunner
+
+PATIENCE = 20.0
+WEATHER = FunctionSchema(
+    name="get_weather",
+    description="The weather of a city",
+    properties={"city": {"type": "string"}},
+    required=["city"],
+)
+
+
+class Trouble(Exception):
+    """Something did not happen, or went wrong on the client's side."""
+
+
+class Tap(FrameProcessor):
+    """Remembers every frame that passes, in both directions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frames: list[Frame] = []
+
+    async def process_frame(self, frame: Frame, direction: FrameDirection) -> None:
+        await super().process_frame(frame, direction)
+        self.frames.append(frame)
+        await self.push_frame(frame, direction)
+
+
+class Bot:
+    """A pipeline around the service, and all that passed through it."""
+
+    def __init__(self, url: str, messages: list[Any], turn_detection: Any) -> None:
+        self.service = OpenAIRealtimeLLMService(
+            api_key="any",
+            base_url=f"{url.replace('http', 'ws', 1)}/v1/realtime",
+            settings=OpenAIRealtimeLLMService.Settings(
+                session_properties=events.SessionProperties(
+                    instructions="Be brief.",
+                    audio=events.AudioConfiguration(
+                        input=events.AudioInput(
+                            transcription=events.InputAudioTranscription(),
+                            turn_detection=turn_detection,
+                        )
+                    ),
+                )
+            ),
+        )
+        self.service.register_function("get_weather", self._get_weather)
+        self.calls: list[Any] = []
+        self.added: list[Any] = []
+        self.service.add_event_handler("on_conversation_item_created", self._note_item)
+        context = LLMContext(messages, tools=ToolsSchema(standard_tools=[WEATHER]))
+        pair = LLMContextAggregatorPair(context)
+        self.first, self.last = Tap(), Tap()
+        pipeline = Pipeline([self.first, pair.user(), self.service, self.last, pair.assistant()])
+        params = PipelineParams(audio_in_sample_rate=24_000, audio_out_sample_rate=24_000)
+        self.worker = PipelineWorker(
+            pipeline, params=params, cancel_on_idle_timeout=False, enable_rtvi=False
+        )
+
+    async def _get_weather(self, params: FunctionCallParams) -> None:
+        self.calls.append(params.arguments)
+        await params.result_callback(f"It rains in {params.arguments['city']}.")
+
+    async def _note_item(self, service: Any, item_id: str, item: Any) -> None:
+        self.added.append(item)
+
+    def frames(self, kind: type[Frame]) -> list[Any]:
+        """Frames of a kind that the service sent on, or back."""
+        return [frame for frame in self.last.frames + self.first.frames if isinstance(frame, kind)]
+
+    def said(self) -> str:
+        texts = [frame for frame in self.last.frames if isinstance(frame, LLMTextFrame)]
+        texts = texts or [frame for frame in self.last.frames if isinstance(frame, TTSTextFrame)]
+        return "".join(frame.text for frame in texts)
+
+    def audio_frames(self) -> int:
+        return sum(isinstance(frame, TTSAudioRawFrame) for frame in self.last.frames)
+
+    async def until(self, what: str, condition: Callable[[], object]) -> None:
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while not condition():
+                    await asyncio.sleep(0.01)
+        except TimeoutError:
+            raise Trouble(f"no {what}; errors: {self.frames(ErrorFrame)}") from None
+
+    async def speak(self, samples: bytes, rate: int) -> None:
+        step = rate // 50 * 2
+        for start in range(0, len(samples), step):
+            data = samples[start : start + step]
+            await self.worker.queue_frame(
+                InputAudioRawFrame(audio=data, sample_rate=rate, num_channels=1)
+            )
+
+    def check(self) -> None:
+        if errors := self.frames(ErrorFrame):
+            raise Trouble(f"errors: {errors}")
+
+
+@asynccontextmanager
+async def run_bot(url: str, *messages: str, turn_detection: Any = None) -> AsyncIterator[Bot]:
+    written = [{"role": "user", "content": text} for text in messages]
+    detection = events.TurnDetection() if turn_detection is None else turn_detection
+    bot = Bot(url, written, detection)
+    started = asyncio.Event()
+
+    @bot.worker.event_handler("on_pipeline_started")
+    async def note(worker: Any, frame: Frame) -> None:
+        started.set()
+
+    runner = WorkerRunner(handle_sigint=False)
+    await runner.add_workers(bot.worker)
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(runner.run())
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await started.wait()
+            yield bot
+            await bot.worker.queue_frame(EndFrame())
+            async with asyncio.timeout(PATIENCE):
+                await asyncio.shield(running)
+        finally:
+            running.cancel()
+
+
+async def history_and_typed_turn(url: str, speech: bytes, rate: int) -> None:
+    async with run_bot(url, "My name is Ada.", "Say something.") as bot:
+        await bot.worker.queue_frame(LLMRunFrame())
+        await bot.until("sound", lambda: bot.audio_frames() > 3)
+        first = len(bot.said())
+        message = {"role": "user", "content": "And something else."}
+        await bot.worker.queue_frame(LLMMessagesAppendFrame([message], run_llm=True))
+        await bot.until("second answer", lambda: len(bot.said()) > first)
+        await bot.until("items", lambda: len(bot.added) >= 4)
+        bot.check()
+
+
+async def spoken_turn(url: str, speech: bytes, rate: int) -> None:
+    async with run_bot(url) as bot:
+        await bot.speak(speech, rate)
+        await bot.until("sound", lambda: bot.audio_frames() > 3)
+        await bot.until("transcript", lambda: bot.frames(TranscriptionFrame))
+        bot.check()
+
+
+async def tool_turn(url: str, speech: bytes, rate: int) -> None:
+    async with run_bot(url, 'Use get_weather {"city": "Oslo"}') as bot:
+        await bot.worker.queue_frame(LLMRunFrame())
+        await bot.until("call", lambda: bot.calls)
+        if bot.calls != [{"city": "Oslo"}]:
+            raise Trouble(f"calls: {bot.calls}")
+        await bot.until("what the tool said", lambda: "It rains in Oslo." in bot.said())
+        bot.check()
+
+
+async def interruption(url: str, speech: bytes, rate: int) -> None:
+    async with run_bot(url, "Give me a long answer.") as bot:
+        await bot.worker.queue_frame(LLMRunFrame())
+        await bot.until("sound", lambda: bot.audio_frames() > 5)
+        await bot.speak(speech, rate)
+        await bot.until("transcript", lambda: bot.frames(TranscriptionFrame))
+        heard = bot.audio_frames()
+        await bot.until("answer to the interruption", lambda: bot.audio_frames() > heard + 5)
+        if "the tenth" in bot.said():
+            raise Trouble("the interrupted answer went on to its end")
+        bot.check()
+
+
+async def manual_commit(url: str, speech: bytes, rate: int) -> None:
+    async with run_bot(url, turn_detection=False) as bot:
+        await bot.worker.queue_frame(UserStartedSpeakingFrame())
+        await bot.speak(speech, rate)
+        await bot.worker.queue_frame(UserStoppedSpeakingFrame())
+        await bot.until("sound", lambda: bot.audio_frames() > 3)
+        bot.check()
+
+
+async def error_then_reconnect(url: str, speech: bytes, rate: int) -> None:
+    async with run_bot(url, "Hello.") as bot:
+        await bot.until("connection", lambda: bot.service._api_session_ready)
+        await bot.service.send_client_event(
+            events.ConversationItemTruncateEvent(item_id="x", content_index=0, audio_end_ms=0)
+        )
+        await bot.until("error", lambda: bot.frames(ErrorFrame))
+        bot.first.frames.clear()
+        bot.last.frames.clear()
+        await bot.service.reset_conversation()
+        await bot.worker.queue_frame(LLMRunFrame())
+        await bot.until("sound", lambda: bot.audio_frames() > 3)
+        bot.check()
+
+
+STEPS = (
+    history_and_typed_turn,
+    spoken_turn,
+    tool_turn,
+    interruption,
+    manual_commit,
+    error_then_reconnect,
+)
+
+
+async def main(url: str, path: str) -> None:
+    with wave.open(path) as file:
+        rate = file.getframerate()
+        speech = file.readframes(file.getnframes()) + bytes(2 * rate)
+    logged: list[str] = []
+    logger.remove()
+    logger.add(lambda line: logged.append(str(line)), level="ERROR")
+    for step in STEPS:
+        logged.clear()
+        try:
+            await step(url, speech, rate)
+        except* (Trouble, TimeoutError) as error:
+            sys.exit(f"{step.__name__}: {error.exceptions!r}\n" + "".join(logged))
+        if logged and step is not error_then_reconnect:
+            sys.exit(f"{step.__name__}: it logged\n" + "".join(logged))
+        print(f"{step.__name__}: ok", flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], sys.argv[2]))

@@ -1,0 +1,38 @@
+"""Clients that want an environment of their own; named in the environment, or skipped.
+
+``DUOLOGUE_TEST_PIPECAT`` and ``DUOLOGUE_TEST_LIVEKIT`` are interpreters that have ``pipecat-ai``
+and ``livekit-plugins-openai``; ``docs/clients.md`` says how to make them.
+"""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from load_tests.server import Server
+
+pytestmark = pytest.mark.weights
+
+HERE = Path(__file__).parent
+QUESTION = HERE.parent / "data" / "question.wav"
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", ["pipecat", "livekit"])
+def test_an_unmodified_client_gets_through_everything_that_it_does(
+    server: Server, name: str
+) -> None:
+    interpreter = os.environ.get(f"DUOLOGUE_TEST_{name.upper()}")
+    if not interpreter:
+        pytest.skip(f"DUOLOGUE_TEST_{name.upper()} names no interpreter")
+    script = HERE / "clients" / f"{name}_client.py"
+    done = subprocess.run(
+        [interpreter, str(script), server.url, str(QUESTION)],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count(": ok") == 6
