@@ -5,7 +5,8 @@ the user said before and after is joined. Where it outgrows the model's context,
 messages go.
 """
 
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 
 from duologue.engines.engine import (
     ImagePart,
@@ -119,13 +120,15 @@ def tokens(message: Message) -> int:
 def fitted(history: Sequence[Message], limit: int, truncation: Truncation) -> tuple[Message, ...]:
     """The newest part of the history that fits into ``limit`` tokens.
 
-    System messages stay. A tool's output goes together with its call. Raises ProtocolError
-    ``context_too_long`` where truncation is disabled, or where even the newest message is too long.
+    System messages stay. A tool's output goes together with its call. With a retention ratio more
+    than needed is dropped at once, and then nothing until the limit is reached again, so that the
+    prompt keeps its beginning for longer. Raises ProtocolError ``context_too_long`` where
+    truncation is disabled, or where even the newest message is too long.
     """
     if truncation.post_instructions is not None:
         limit = min(limit, truncation.post_instructions)
-    sizes = [tokens(message) for message in history]
-    if sum(sizes) <= limit:
+    total = sum(map(tokens, history))
+    if total <= limit:
         return tuple(history)
     too_long = ProtocolError("context_too_long", "The conversation is longer than the context.")
     if truncation.kind == "disabled":
@@ -133,15 +136,32 @@ def fitted(history: Sequence[Message], limit: int, truncation: Truncation) -> tu
     target = limit
     if truncation.kind == "retention_ratio":
         target = int(limit * truncation.retention_ratio)
-    droppable = [i for i, message in enumerate(history) if message.role != "system"]
-    total = sum(sizes)
+    # The conversation is gone through as it grew, so that it is cut where it was cut before.
+    total = 0
+    waiting: deque[range] = deque()
     dropped: set[int] = set()
-    for index in droppable[:-1]:
-        orphan = history[index].role == "tool" and index - 1 in dropped
-        if total <= target and not orphan:
-            break
-        dropped.add(index)
-        total -= sizes[index]
+    for group in _groups(history):
+        total += _size(history, group)
+        if history[group.start].role != "system":
+            waiting.append(group)
+        goal = target if total > limit else limit
+        while total > goal and len(waiting) > 1:
+            oldest = waiting.popleft()
+            dropped.update(oldest)
+            total -= _size(history, oldest)
     if total > limit:
         raise too_long
     return tuple(message for i, message in enumerate(history) if i not in dropped)
+
+
+def _groups(history: Sequence[Message]) -> Iterator[range]:
+    """What stays or goes together: a message, or a call with its output."""
+    start = 0
+    for index in range(1, len(history) + 1):
+        if index == len(history) or history[index].role != "tool":
+            yield range(start, index)
+            start = index
+
+
+def _size(history: Sequence[Message], group: range) -> int:
+    return sum(tokens(history[index]) for index in group)
