@@ -18,6 +18,8 @@ LINGER = 2.0
 MS_PER_LETTER = 65.0
 """How long a letter takes to say, where nothing was said yet to measure it by."""
 LEAST_MEASURE_MS = 500.0
+NEARLY_ALL = 0.8
+"""A clause of which this share of the expected length was made is taken to be all there."""
 
 
 @dataclass(slots=True)
@@ -146,7 +148,8 @@ class SpokenItem:
         for clause in self.clauses:
             if clause.start_ms < self.cut_ms and self._expected_end(clause) > self.cut_ms + 0.5:
                 known = clause.words is not None or clause.asked or not clause.pcm
-                return None if known or self._is_part(clause) else clause
+                part = self._expected_end(clause) > clause.end_ms
+                return None if known or part else clause
         return None
 
     def forget_audio(self, before_ms: float = math.inf, after_ms: float = math.inf) -> None:
@@ -155,17 +158,17 @@ class SpokenItem:
             if clause.end_ms <= before_ms or clause.start_ms >= after_ms:
                 clause.pcm = b""
 
-    def _is_part(self, clause: Clause) -> bool:
-        """Whether more of the clause was to come."""
-        return clause is self.clauses[-1] and not self.whole
-
     def _expected_end(self, clause: Clause) -> float:
         """Where a clause ends, or would have ended at the pace of those before it."""
-        if not self._is_part(clause):
+        if clause is not self.clauses[-1] or self.whole:
             return clause.end_ms
         letters = sum(len(said.text) for said in self.clauses[:-1])
-        pace = clause.start_ms / letters if letters and clause.start_ms >= LEAST_MEASURE_MS else 0.0
-        return max(clause.end_ms, clause.start_ms + len(clause.text) * (pace or MS_PER_LETTER))
+        measured = letters > 0 and clause.start_ms >= LEAST_MEASURE_MS
+        pace = clause.start_ms / letters if measured else MS_PER_LETTER
+        length_ms = len(clause.text) * pace
+        if clause.end_ms - clause.start_ms >= NEARLY_ALL * length_ms:
+            return clause.end_ms
+        return clause.start_ms + length_ms
 
 
 def words_before(clause: Clause, position_ms: float, end_ms: float) -> str:

@@ -205,8 +205,13 @@ def test_a_clause_that_was_not_made_to_its_end_is_measured_by_those_before_it():
     assert fast.heard() == "abcdefghi abcd efgh"
 
 
-def test_a_clause_that_took_longer_than_expected_was_heard():
+def test_a_clause_of_about_the_expected_length_is_all_there():
     assert cut_at(said(("Hi.", 5000), whole=False), 5000).heard() == "Hi."
+    text = "One two three four."
+    nearly = int(len(text) * MS_PER_LETTER * 0.85)
+    item = cut_at(said((text, nearly), whole=False), nearly)
+    assert item.heard() == text
+    assert cut_at(said((text, nearly), whole=False), nearly / 2).cut_clause() is not None
 
 
 def test_nothing_before_a_clause_was_heard_of_it():
