@@ -25,8 +25,8 @@ from pipecat.frames.frames import (
     LLMMessagesAppendFrame,
     LLMRunFrame,
     LLMTextFrame,
-    TranscriptionFrame,
     TTSAudioRawFrame,
+    TTSStoppedFrame,
     TTSTextFrame,
     UserStartedSpeakingFrame,
     UserStoppedSpeakingFrame,
@@ -89,7 +89,9 @@ class Bot:
         self.service.register_function("get_weather", self._get_weather)
         self.calls: list[Any] = []
         self.added: list[Any] = []
+        self.transcribed: list[str] = []
         self.service.add_event_handler("on_conversation_item_created", self._note_item)
+        self.service.add_event_handler("on_conversation_item_updated", self._note_update)
         context = LLMContext(messages, tools=ToolsSchema(standard_tools=[WEATHER]))
         pair = LLMContextAggregatorPair(context)
         self.first, self.last = Tap(), Tap()
@@ -105,6 +107,10 @@ class Bot:
 
     async def _note_item(self, service: Any, item_id: str, item: Any) -> None:
         self.added.append(item)
+
+    async def _note_update(self, service: Any, item_id: str, item: Any) -> None:
+        if item is None:  # so the service says that an item has been transcribed
+            self.transcribed.append(item_id)
 
     def frames(self, kind: type[Frame]) -> list[Any]:
         """Frames of a kind that the service sent on, or back."""
@@ -168,10 +174,10 @@ async def run_bot(url: str, *messages: str, turn_detection: Any = None) -> Async
 async def history_and_typed_turn(url: str, speech: bytes, rate: int) -> None:
     async with run_bot(url, "My name is Ada.", "Say something.") as bot:
         await bot.worker.queue_frame(LLMRunFrame())
-        await bot.until("sound", lambda: bot.audio_frames() > 3)
+        await bot.until("end", lambda: bot.frames(TTSStoppedFrame))
         first = len(bot.said())
         message = {"role": "user", "content": "And something else."}
-        await bot.worker.queue_frame(LLMMessagesAppendFrame([message], run_llm=True))
+        await bot.service.queue_frame(LLMMessagesAppendFrame([message], run_llm=True))
         await bot.until("second answer", lambda: len(bot.said()) > first)
         await bot.until("items", lambda: len(bot.added) >= 4)
         bot.check()
@@ -181,7 +187,7 @@ async def spoken_turn(url: str, speech: bytes, rate: int) -> None:
     async with run_bot(url) as bot:
         await bot.speak(speech, rate)
         await bot.until("sound", lambda: bot.audio_frames() > 3)
-        await bot.until("transcript", lambda: bot.frames(TranscriptionFrame))
+        await bot.until("transcript", lambda: bot.transcribed)
         bot.check()
 
 
@@ -200,7 +206,7 @@ async def interruption(url: str, speech: bytes, rate: int) -> None:
         await bot.worker.queue_frame(LLMRunFrame())
         await bot.until("sound", lambda: bot.audio_frames() > 5)
         await bot.speak(speech, rate)
-        await bot.until("transcript", lambda: bot.frames(TranscriptionFrame))
+        await bot.until("transcript", lambda: bot.transcribed)
         heard = bot.audio_frames()
         await bot.until("answer to the interruption", lambda: bot.audio_frames() > heard + 5)
         if "the tenth" in bot.said():
@@ -219,7 +225,8 @@ async def manual_commit(url: str, speech: bytes, rate: int) -> None:
 
 async def error_then_reconnect(url: str, speech: bytes, rate: int) -> None:
     async with run_bot(url, "Hello.") as bot:
-        await bot.until("connection", lambda: bot.service._api_session_ready)
+        await bot.worker.queue_frame(LLMRunFrame())
+        await bot.until("end", lambda: bot.frames(TTSStoppedFrame))
         await bot.service.send_client_event(
             events.ConversationItemTruncateEvent(item_id="x", content_index=0, audio_end_ms=0)
         )
