@@ -234,7 +234,7 @@ async def error_then_reconnect(url: str, speech: bytes, rate: int) -> None:
         bot.first.frames.clear()
         bot.last.frames.clear()
         await bot.service.reset_conversation()
-        await bot.worker.queue_frame(LLMRunFrame())
+        await bot.speak(speech, rate)
         await bot.until("sound", lambda: bot.audio_frames() > 3)
         bot.check()
 
