@@ -18,6 +18,8 @@ LINGER = 2.0
 MS_PER_LETTER = 65.0
 """How long a letter takes to say, where nothing was said yet to measure it by."""
 LEAST_MEASURE_MS = 500.0
+WORD_MS = 300.0
+"""About a word: by so much an estimate inside a clause is too low rather than too high."""
 NEARLY_ALL = 0.8
 """A clause of which this share of the expected length was made is taken to be all there."""
 
@@ -174,15 +176,17 @@ class SpokenItem:
 def words_before(clause: Clause, position_ms: float, end_ms: float) -> str:
     """The words of a clause that end at or before a position, rounding down.
 
-    Without aligned words, the time up to ``end_ms`` is spread over the letters evenly.
+    Without aligned words, the time up to ``end_ms`` is spread over the letters evenly, and about a
+    word is left out.
     """
     offset = position_ms - clause.start_ms
-    if offset <= 0:
-        return ""
     if clause.words:
         return "".join(
             word.text for word in takewhile(lambda word: word.end_ms <= offset, clause.words)
         )
+    offset -= WORD_MS
+    if offset <= 0:
+        return ""
     kept = clause.text[: int(len(clause.text) * offset / (end_ms - clause.start_ms))]
     if clause.text[len(kept) :][:1].isspace():
         return kept

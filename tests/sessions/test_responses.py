@@ -369,7 +369,7 @@ def test_a_failure_in_the_middle_keeps_the_words_that_were_sent(answer):
 
 def test_a_clause_that_the_engine_broke_off_is_not_counted_as_said(answer):
     a = answer()
-    a.says("One two three four five six.", 200)
+    a.says("One two three four five six.", 600)
     a.ends("failed")
     assert a.history.get("item_1").content == (OutputAudio("One"),)
 
