@@ -18,13 +18,12 @@ from duologue.codecs.ring import AudioRing, Policy
 from duologue.engines.engine import HEARD_RATE, DropUtterance, EndUtterance, Hear
 from duologue.models.silero_vad import FRAME, SileroVad
 from duologue.sessions import effects
+from duologue.sessions.endpointing import REACH
 from duologue.sessions.events import AudioReceived, VoiceProbability
 from duologue.sessions.session_config import AudioFormat
 
 SLICE_SECONDS = 1.0
 """Longer input is heard in slices, so that other sessions get their turn in between."""
-HISTORY_SECONDS = 10
-"""What an utterance can reach back to."""
 KEPT_SECONDS = 20
 """Audio of earlier utterances that can still be retrieved."""
 FORWARD_SAMPLES = HEARD_RATE // 10
@@ -45,14 +44,14 @@ class Hearing:
         self._speech = vad.stream()
         self._format = AudioFormat.PCM
         self._resampler = Resampler(self._format.rate, HEARD_RATE, np.int16)
-        self._ring = AudioRing(
-            HISTORY_SECONDS * HEARD_RATE, HEARD_RATE, Policy.DROP_OLDEST, np.int16
-        )
+        self._ring = AudioRing(REACH, HEARD_RATE, Policy.DROP_OLDEST, np.int16)
         self._frame = np.zeros(0, np.int16)
         self._frame_end = 0
         self._utterance: str | None = None
         self._forwarded = 0
+        self._start = 0
         self._recording: list[Int16] = []
+        self._recorded = 0
         self._kept: OrderedDict[str, Int16] = OrderedDict()
 
     @property
@@ -106,17 +105,33 @@ class Hearing:
         """Give the engine all of the utterance that it does not have."""
         self._forward_to(self.position)
 
-    def perform(self, effect: "effects.MediaEffect") -> None:
+    def supply(self, utterance: str, audio: bytes) -> Iterator[None]:
+        """Give the engine a whole utterance that came in one piece, a slice at each step."""
+        resampler = Resampler(self._format.rate, HEARD_RATE, np.int16)
+        end = 0
+        for data in self.slices(audio):
+            samples = resampler.push(self.decode(data))
+            self._hear(utterance, end, samples)
+            end += len(samples)
+            yield
+        rest = resampler.flush()
+        self._hear(utterance, end, rest)
+        end += len(rest)
+        self._send(EndUtterance(session=self._session_id, utterance=utterance, end=end))
+
+    def perform(
+        self, effect: effects.OpenUtterance | effects.CloseUtterance | effects.DropUtterance
+    ) -> None:
         """Carry out what the core asks of the input."""
         match effect:
             case effects.OpenUtterance():
                 self._utterance = effect.utterance
-                self._forwarded = max(effect.start, self._ring.start.samples)
-                self._recording = []
+                self._start = self._forwarded = max(effect.start, self._ring.start.samples)
+                self._forget_recording()
                 self.forward()
             case effects.CloseUtterance():
                 self._forward_to(effect.audio_end)
-                self._keep(effect.utterance)
+                self._keep(effect.utterance, effect.audio_end)
                 self._send(
                     EndUtterance(
                         session=self._session_id, utterance=effect.utterance, end=effect.end
@@ -126,11 +141,7 @@ class Hearing:
             case effects.DropUtterance():
                 self._send(DropUtterance(session=self._session_id, utterance=effect.utterance))
                 self._utterance = None
-                self._recording = []
-            case effects.SupplyUtterance():
-                self._supply(effect.utterance, effect.audio)
-            case effects.FlushPlayout() | effects.DuckPlayout() | effects.RestorePlayout():
-                pass  # playout is the transport's, which sees these too
+                self._forget_recording()
 
     def recorded(self, item_id: str) -> bytes | None:
         """A user's item as PCM16 at 24 kHz, while it is kept."""
@@ -145,7 +156,7 @@ class Hearing:
             return
         chunk = self._ring.slice(MediaTime(self._forwarded, HEARD_RATE), MediaTime(end, HEARD_RATE))
         samples = np.asarray(chunk.samples, np.int16)
-        self._recording.append(samples)
+        self._record(samples)
         self._hear(self._utterance, chunk.start.samples, samples)
         self._forwarded = end
 
@@ -160,18 +171,20 @@ class Hearing:
                 )
             )
 
-    def _supply(self, utterance: str, audio: bytes) -> None:
-        resampler = Resampler(self._format.rate, HEARD_RATE, np.int16)
-        samples = np.concatenate((resampler.push(self.decode(audio)), resampler.flush()))
-        self._hear(utterance, 0, samples)
-        self._send(EndUtterance(session=self._session_id, utterance=utterance, end=len(samples)))
+    def _record(self, samples: Int16) -> None:
+        """Remember what is being said, unless it is too long to be kept."""
+        self._recorded += len(samples)
+        self._recording.append(samples)
+        if self._recorded > KEPT_SECONDS * HEARD_RATE:
+            self._recording.clear()
 
-    def _keep(self, utterance: str) -> None:
-        samples = np.concatenate(self._recording) if self._recording else np.zeros(0, np.int16)
-        self._recording = []
-        room = KEPT_SECONDS * HEARD_RATE
-        if len(samples) > room:
-            return
-        self._kept[utterance] = samples
-        while sum(map(len, self._kept.values())) > room:
+    def _keep(self, utterance: str, end: int) -> None:
+        if self._recording:
+            self._kept[utterance] = np.concatenate(self._recording)[: max(0, end - self._start)]
+        while sum(map(len, self._kept.values())) > KEPT_SECONDS * HEARD_RATE:
             self._kept.popitem(last=False)
+        self._forget_recording()
+
+    def _forget_recording(self) -> None:
+        self._recording = []
+        self._recorded = 0

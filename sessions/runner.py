@@ -7,6 +7,7 @@ read from more slowly.
 
 import logging
 import math
+from collections import deque
 from collections.abc import Callable
 
 import anyio
@@ -17,7 +18,6 @@ from duologue.engines.engine import (
     HEARD_RATE,
     Command,
     Engine,
-    EngineError,
     EngineFull,
     EngineLost as EngineLostError,
     EngineStream,
@@ -45,6 +45,7 @@ logger = logging.getLogger(__name__)
 
 REOPEN_INTERVAL = 0.2
 CLEANUP_SECONDS = 5.0
+FAILED = effects.CloseTransport(1011, "the session failed")
 
 
 class Conversation:
@@ -71,6 +72,7 @@ class Conversation:
         self._transport: Transport | None = None
         self._reading: anyio.CancelScope | None = None
         self._closing: effects.CloseTransport | None = None
+        self._supplies: deque[effects.SupplyUtterance] = deque()
         self._over = anyio.Event()
         self._wake = anyio.Event()
         self._sleeping_until = math.inf
@@ -93,7 +95,6 @@ class Conversation:
 
     async def attach(self, transport: Transport) -> None:
         """Serve this client until the connection is over, then close it."""
-        code, reason = 1011, "the session failed"
         try:
             with anyio.CancelScope() as self._reading:
                 self._transport = transport
@@ -103,16 +104,13 @@ class Conversation:
         except Exception:
             logger.exception("session %s failed", self.id)
             self.fail()
-        else:
-            if self._closing is not None:
-                code, reason = self._closing.code, self._closing.reason
         finally:
             self._transport = None
             self._reading = None
-            if not self.over:
-                self.happen(Detached())
+            self._happen_at_last(Detached())
+            closing = self._closing or FAILED
             with anyio.CancelScope(shield=True):
-                await transport.aclose(code, reason)
+                await transport.aclose(closing.code, closing.reason)
 
     async def _read(self, transport: Transport) -> None:
         while True:
@@ -125,6 +123,7 @@ class Conversation:
                 await self._hear(incoming)
             else:
                 self.happen(incoming)
+                await self._supply()
 
     async def _hear(self, audio: AudioBytes) -> None:
         self._hearing.configure(self.session.config.input_format)
@@ -146,6 +145,13 @@ class Conversation:
             for event in self._hearing.accept(data, judge):
                 self.happen(event)
             if len(slices) > 1:
+                await anyio.lowlevel.checkpoint()
+
+    async def _supply(self) -> None:
+        """Give the engine the audio of items, in pieces between which others get their turn."""
+        while self._supplies:
+            effect = self._supplies.popleft()
+            for _ in self._hearing.supply(effect.utterance, effect.audio):
                 await anyio.lowlevel.checkpoint()
 
     # -- the session's own tasks ------------------------------------------------------------
@@ -174,8 +180,9 @@ class Conversation:
             try:
                 await self._stream.aclose()
                 ok = True
-            except EngineError:
-                logger.warning("session %s: its place could not be given back", self.id)
+            except Exception:
+                # Raised on, it would end the sessions of everybody.
+                logger.exception("session %s: its place could not be given back", self.id)
         self.session.receive(CleanedUp(ok), self._clock.now())
         if self.session.connection is Connection.CLOSED:
             self._on_closed(self)
@@ -225,12 +232,22 @@ class Conversation:
         self._perform(now)
 
     def close(self, code: int, reason: str) -> None:
-        """End the session from outside: drain, or an operator."""
-        self.happen(CloseRequested(code, reason))
+        """End the session from outside: drain, or an operator. Never raises."""
+        self._happen_at_last(CloseRequested(code, reason))
+
+    def _happen_at_last(self, event: Event) -> None:
+        """Tell the core of an end. What breaks over it is this session's alone."""
+        if self.over:
+            return
+        try:
+            self.happen(event)
+        except Exception:
+            logger.exception("session %s failed", self.id)
+            self.fail()
 
     def fail(self) -> None:
         """Something of ours broke: the session ends, others go on."""
-        self._closing = effects.CloseTransport(1011, "the session failed")
+        self._closing = FAILED
         self._end()
 
     def _perform(self, now: float) -> None:
@@ -244,13 +261,11 @@ class Conversation:
                     self._closing = effect
                 case effects.CleanUp():
                     self._end()
-                case (
-                    effects.OpenUtterance()
-                    | effects.CloseUtterance()
-                    | effects.DropUtterance()
-                    | effects.SupplyUtterance()
-                ):
+                case effects.OpenUtterance() | effects.CloseUtterance() | effects.DropUtterance():
                     self._hearing.perform(effect)
+                case effects.SupplyUtterance():
+                    self._hearing.configure(self.session.config.input_format)
+                    self._supplies.append(effect)
                 case effects.FlushPlayout() | effects.DuckPlayout() | effects.RestorePlayout():
                     if self._transport is not None:
                         self._transport.steer(effect)

@@ -1,17 +1,31 @@
-"""A session that a test drives by hand: it says what time it is and what happens."""
+"""A session that a test drives by hand; and, for its driver, all that surrounds one, in memory."""
 
-from collections.abc import Callable
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import count
-from typing import TypeVar
+from typing import Generic, TypeVar, cast
 
+import anyio
+import anyio.abc
+import anyio.lowlevel
+import numpy as np
+import numpy.typing as npt
 import pytest
 
 from duologue.engines import engine
+from duologue.models.silero_vad import SileroVad
+from duologue.models.weights import locate
 from duologue.sessions import effects, events
+from duologue.sessions.clock import ManualClock
 from duologue.sessions.core import Session
 from duologue.sessions.effects import Effect, ToEngine
-from duologue.sessions.session_config import SemanticVad, SessionConfig, SessionLimits
+from duologue.sessions.ports import AudioBytes, Incoming, Observer, TransportClosed
+from duologue.sessions.registry import SessionRegistry
+from duologue.sessions.runner import Conversation
+from duologue.sessions.session_config import SessionConfig, SessionLimits
 
 FRAME = 512
 E = TypeVar("E")
@@ -163,6 +177,243 @@ def named() -> Callable[[list[Effect]], list[str]]:
     return names
 
 
+# -- what surrounds a session ---------------------------------------------------------------
+
+
+class ListeningVad:
+    """Stands in for Silero: what is loud is speech. Counts the frames of all its streams."""
+
+    def __init__(self) -> None:
+        self.frames = 0
+        self.loudest = 0.0
+
+    def stream(self) -> "ListeningVad":
+        return self
+
+    def push(self, frame: npt.NDArray[np.float32]) -> float:
+        self.frames += 1
+        loudness = float(np.abs(frame).max())
+        self.loudest = max(self.loudest, loudness)
+        return 0.95 if loudness > 0.01 else 0.01
+
+
+class Pipe(Generic[E]):
+    """What one side puts in, the other takes out, until it is closed."""
+
+    def __init__(self) -> None:
+        self._things: deque[E] = deque()
+        self._something = anyio.Event()
+        self._closed = False
+
+    def put(self, thing: E) -> None:
+        self._things.append(thing)
+        self._something.set()
+
+    def close(self) -> None:
+        self._closed = True
+        self._something.set()
+
+    async def take(self) -> E | None:
+        """The next thing; ``None`` when there will be none."""
+        await anyio.lowlevel.checkpoint()
+        while not self._things:
+            if self._closed:
+                return None
+            self._something = anyio.Event()
+            await self._something.wait()
+        return self._things.popleft()
+
+
+class Wire:
+    """A transport in memory: the test is the client."""
+
+    plays_out = False
+
+    def __init__(self) -> None:
+        self.sent: list[effects.ServerEvent] = []
+        self.steered: list[object] = []
+        self.closed: tuple[int, str] | None = None
+        self.closes = 0
+        self._pipe: Pipe[Incoming] = Pipe()
+
+    def say(self, incoming: Incoming) -> None:
+        self._pipe.put(incoming)
+
+    def speak(self, seconds: float, level: int = 8000) -> None:
+        """Audio at 24 kHz, in packets of 100 ms."""
+        for _ in range(round(seconds * 10)):
+            self.say(AudioBytes(np.full(2400, level, "<i2").tobytes(), "audio"))
+
+    def hang_up(self) -> None:
+        self._pipe.close()
+
+    async def receive(self) -> Incoming:
+        incoming = await self._pipe.take()
+        if incoming is None:
+            raise TransportClosed(clean=True)
+        return incoming
+
+    def send(self, event: effects.ServerEvent) -> None:
+        assert self.closed is None
+        self.sent.append(event)
+
+    def steer(self, effect: object) -> None:
+        self.steered.append(effect)
+
+    async def aclose(self, code: int, reason: str) -> None:
+        await anyio.lowlevel.checkpoint()
+        self.closes += 1
+        self.closed = self.closed or (code, reason)
+
+    def all(self, kind: type[E]) -> list[E]:
+        return [event for event in self.sent if isinstance(event, kind)]
+
+    @property
+    def errors(self) -> list[str]:
+        return [event.error.code for event in self.all(effects.ErrorReported)]
+
+
+class Place:
+    """One session's place on the engine: the test is the model."""
+
+    def __init__(self, session: str, deployment: "Deployment") -> None:
+        self.session = session
+        self.commands: list[engine.Command] = []
+        self.closed = False
+        self.lost = False
+        self._deployment = deployment
+        self._pipe: Pipe[engine.Output] = Pipe()
+
+    def brings(self, output: engine.Output) -> None:
+        self._pipe.put(output)
+
+    def says(self, text: str, ms: int) -> None:
+        """A whole answer to what was asked last."""
+        number = self.all(engine.Respond)[-1].generation
+        common = {"session": self.session, "generation": number}
+        self.brings(engine.SpeechGenerated(**common, pcm=bytes(48 * ms), text=text))
+        self.brings(engine.ResponseEnded(**common, reason="completed"))
+
+    def dies(self) -> None:
+        self.lost = True
+        self._pipe.close()
+
+    def send(self, command: engine.Command) -> None:
+        if self.lost:
+            raise engine.EngineLost("the worker died")
+        assert not self.closed
+        self.commands.append(command)
+
+    async def receive(self) -> engine.Output:
+        output = await self._pipe.take()
+        if output is None:
+            raise engine.EngineLost("the worker died")
+        return output
+
+    async def aclose(self) -> None:
+        await anyio.lowlevel.checkpoint()
+        if self._deployment.hangs:
+            await anyio.sleep_forever()
+        if self._deployment.refusals:
+            raise self._deployment.refusals.pop()
+        self.closed = True
+
+    def all(self, kind: type[E]) -> list[E]:
+        return [command for command in self.commands if isinstance(command, kind)]
+
+
+class Deployment:
+    """An engine in memory, and all the places it ever gave."""
+
+    spec = SPEC
+    ready = True
+
+    def __init__(self) -> None:
+        self.places: list[Place] = []
+        self.answers: list[Exception] = []
+        """Raised by the next calls of open, the last one first."""
+        self.refusals: list[Exception] = []
+        """Raised when a place is given back, the last one first."""
+        self.hangs = False
+        self.gate = anyio.Event()
+        self.gate.set()
+
+    async def open(self, session: str) -> Place:
+        await anyio.lowlevel.checkpoint()
+        await self.gate.wait()
+        if self.answers:
+            raise self.answers.pop()
+        place = Place(session, self)
+        self.places.append(place)
+        return place
+
+    @property
+    def taken(self) -> int:
+        return sum(not place.closed for place in self.places)
+
+
+@dataclass
+class House:
+    """A registry with everything around it, and clients at hand."""
+
+    registry: SessionRegistry
+    deployment: Deployment
+    clock: ManualClock
+    vad: ListeningVad
+    tasks: anyio.abc.TaskGroup
+
+    async def visit(self, **config: object) -> tuple[Conversation, Wire, Place]:
+        """A client that has connected and been greeted."""
+        conversation = await self.registry.open(SessionConfig(**config))  # type: ignore[arg-type]
+        wire = Wire()
+        self.tasks.start_soon(conversation.attach, wire)
+        await quiet()
+        return conversation, wire, self.deployment.places[-1]
+
+
+async def quiet() -> None:
+    """Let every task go as far as it can, without waiting for time to pass."""
+    here, calm = asyncio.current_task(), 0
+    while calm < 5:
+        await anyio.lowlevel.checkpoint()
+        waits = [getattr(task, "_fut_waiter", None) for task in asyncio.all_tasks() - {here}]
+        calm = calm + 1 if all(wait is not None and not wait.done() for wait in waits) else 0
+
+
 @pytest.fixture
-def patient() -> SemanticVad:
-    return SemanticVad()
+def listening_vad() -> ListeningVad:
+    return ListeningVad()
+
+
+@pytest.fixture(scope="session")
+def make_vad() -> type[ListeningVad]:
+    return ListeningVad
+
+
+@pytest.fixture(scope="session")
+def silero() -> SileroVad:
+    return SileroVad(locate("silero-vad") / "silero_vad_v6.onnx")
+
+
+@pytest.fixture
+def house(listening_vad: ListeningVad) -> Callable[..., AbstractAsyncContextManager[House]]:
+    """Opens a registry; keywords are fields of SessionLimits."""
+
+    @asynccontextmanager
+    async def opened(
+        max_sessions: int = 100, observer: Observer | None = None, **limits: float
+    ) -> AsyncIterator[House]:
+        deployment, clock = Deployment(), ManualClock(1000.0)
+        registry = SessionRegistry(
+            deployment,
+            cast(SileroVad, listening_vad),
+            SessionLimits(**limits),  # type: ignore[arg-type]
+            clock,
+            max_sessions,
+            observer,
+        )
+        async with anyio.create_task_group() as tasks, registry:
+            yield House(registry, deployment, clock, listening_vad, tasks)
+        assert registry.active == 0
+
+    return opened
