@@ -129,7 +129,9 @@ class Session:
     def receive(self, event: Event, now: float) -> None:
         """Something has happened. Call ``take_effects`` next."""
         handler = _HANDLERS[type(event)]
-        if self.connection in ENDED and type(event) is not CleanedUp:
+        if self.connection in ENDED:
+            if isinstance(event, CleanedUp):
+                self._clean(event, now)
             return
         self._active_at = now
         try:

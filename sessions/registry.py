@@ -106,6 +106,10 @@ class SessionRegistry:
             stream = await self._engine.open(session_id)
         finally:
             self._opening -= 1
+        if self.draining:
+            with anyio.CancelScope(shield=True):
+                await stream.aclose()
+            raise Draining("the server is restarting")
         session = Session(
             session_id,
             config,
@@ -139,17 +143,16 @@ class SessionRegistry:
 
     def _close_all(self, code: int, reason: str) -> None:
         for conversation in list(self._sessions.values()):
-            if not conversation.over:
-                conversation.close(code, reason)
+            conversation.close(code, reason)
 
     async def _emptied(self) -> None:
         while self._sessions:
-            self._changed = anyio.Event()
             await self._changed.wait()
 
     def _forget(self, conversation: Conversation) -> None:
         self._sessions.pop(conversation.id, None)
         self._changed.set()
+        self._changed = anyio.Event()
 
     async def _reap(self) -> None:
         """Try again to give back what a closed session still holds."""

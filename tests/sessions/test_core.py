@@ -963,3 +963,47 @@ def test_incomplete_calls_never_reach_the_prompt(talk):
     typed(t, "Hi")
     ask(t)
     assert [m.role for m in t.prompt] == ["user"]
+
+
+def test_an_id_that_a_client_has_taken_is_not_made_again(talk):
+    t = talk(turn_detection=None)
+    numbers = iter(["x", "x", "y"])
+    t.session._make_id = lambda prefix: f"{prefix}_{next(numbers)}"
+    typed(t, "Hi", "item_x")
+    typed(t, "there")
+    assert [item.id for item in t.session.history] == ["item_x", "item_y"]
+
+
+def test_images_are_refused_for_a_model_that_can_not_see(talk):
+    t = talk()
+    t.session._spec = engine.EngineSpec(
+        model="blind", voices=("one",), default_voice="one", context_tokens=4096
+    )
+    image = MessageItem("i", "user", (InputImage("data:x"),))
+    t.receive(events.CreateItem("e", image))
+    assert t.errors == ["unsupported"]
+    assert len(t.session.history) == 0
+
+
+def test_a_transcription_session_warms_no_prompt(talk):
+    t = talk(kind="transcription", transcription=Transcription("any"))
+    t.receive(events.EngineLost())
+    t.receive(events.EngineReady())
+    assert t.commands(engine.ConfigureListening) and not t.commands(engine.Prepare)
+
+
+def test_a_truncate_without_an_engine_counts_by_the_letters(talk):
+    t = talk()
+    item = spoken(t, ("One two three four.", 1000))
+    t.ends()
+    t.receive(events.EngineLost())
+    t.receive(events.TruncateItem(None, item, 0, 900))
+    assert t.commands(engine.AlignSpeech) == []
+    assert t.session.history.get(item).content == (OutputAudio("One two"),)
+
+
+def test_after_its_end_a_session_needs_no_timer(talk):
+    t = talk()
+    t.receive(events.CloseRequested(1000, "done"))
+    t.session.handle_timer(1e9)
+    assert t.session.take_effects() == []
