@@ -77,6 +77,8 @@ def _append(result: list[Message], role: str, parts: tuple[Part, ...]) -> None:
 
 def _joined(parts: tuple[Part, ...]) -> tuple[Part, ...]:
     """Neighbouring texts become one, with a space between them."""
+    if len(parts) == 1:
+        return parts
     joined: list[Part] = []
     for part in parts:
         last = joined[-1] if joined else None
@@ -127,8 +129,8 @@ def fitted(history: Sequence[Message], limit: int, truncation: Truncation) -> tu
     """
     if truncation.post_instructions is not None:
         limit = min(limit, truncation.post_instructions)
-    total = sum(map(tokens, history))
-    if total <= limit:
+    sizes = [tokens(message) for message in history]
+    if sum(sizes) <= limit:
         return tuple(history)
     too_long = ProtocolError("context_too_long", "The conversation is longer than the context.")
     if truncation.kind == "disabled":
@@ -141,14 +143,14 @@ def fitted(history: Sequence[Message], limit: int, truncation: Truncation) -> tu
     waiting: deque[range] = deque()
     dropped: set[int] = set()
     for group in _groups(history):
-        total += _size(history, group)
+        total += sum(sizes[group.start : group.stop])
         if history[group.start].role != "system":
             waiting.append(group)
         goal = target if total > limit else limit
         while total > goal and len(waiting) > 1:
             oldest = waiting.popleft()
             dropped.update(oldest)
-            total -= _size(history, oldest)
+            total -= sum(sizes[oldest.start : oldest.stop])
     if total > limit:
         raise too_long
     return tuple(message for i, message in enumerate(history) if i not in dropped)
@@ -161,7 +163,3 @@ def _groups(history: Sequence[Message]) -> Iterator[range]:
         if index == len(history) or history[index].role != "tool":
             yield range(start, index)
             start = index
-
-
-def _size(history: Sequence[Message], group: range) -> int:
-    return sum(tokens(history[index]) for index in group)
