@@ -242,6 +242,13 @@ def test_partial_words_are_told_in_push_to_talk_too(talk):
     assert [d.delta for d in t.all(effects.TranscriptionDelta)] == ["hel", "lo"]
 
 
+def test_partial_words_are_not_told_to_who_asked_for_none(talk):
+    t = talk()
+    t.speak(0.5)
+    partial(t, opened(t)[0].utterance, "hel")
+    assert not t.all(effects.TranscriptionDelta)
+
+
 def test_words_of_an_utterance_that_was_dropped_are_not_told(talk):
     t = talk(transcription=ANY)
     t.speak(0.5)

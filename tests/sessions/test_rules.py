@@ -103,6 +103,7 @@ STEPS = st.one_of(
     st.tuples(st.just("transcript"), st.sampled_from(["delta", "final", "failed"])),
     st.tuples(st.just("judge"), st.floats(0, 1)),
     st.tuples(st.just("align"), st.booleans()),
+    st.tuples(st.just("report"), st.integers(0, 3000)),
     st.tuples(st.just("connection"), st.sampled_from(["lost", "ready", "detach", "attach"])),
 )
 
@@ -116,6 +117,9 @@ class Play:
         self.done: set[str] = set()
         self.seen = 0
         self.generation_of: dict[str, int] = {}
+        self.playing: str | None = None
+        self.ducked = False
+        self.cuts: dict[str, float] = {}
 
     def step(self, kind, what) -> None:
         before = len(self.t.done)
@@ -187,6 +191,11 @@ class Play:
                 engine.SpeechAligned(session="s", reference=asked[-1].reference, words=words)
             )
 
+    def report(self, played_ms) -> None:
+        added = self.t.all(effects.OutputItemAdded)
+        if added:
+            self.t.receive(events.PlaybackReported(added[-1].item.id, played_ms))
+
     def connection(self, kind) -> None:
         self.t.receive(
             {
@@ -215,12 +224,31 @@ class Play:
                 assert response_id in self.done or response_id in self.open
             elif response_id is not None:
                 assert response_id in self.open, f"{effect} after its response was done"
+            self.check_playout(effect)
             if isinstance(effect, effects.TextDelta | effects.TranscriptDeltaSaid):
                 number = int(effect.delta.split("<")[1].split(">")[0])
                 assert self.generation_of.setdefault(effect.response_id, number) == number
         self.seen = len(self.t.done)
         numbers = list(self.generation_of.values())
         assert len(numbers) == len(set(numbers))
+
+    def check_playout(self, effect) -> None:
+        """One response at a time begins and ends to be heard; what is ducked comes back."""
+        match effect:
+            case effects.PlaybackStarted(response_id):
+                assert self.playing is None
+                self.playing = response_id
+            case effects.PlaybackStopped(response_id) | effects.PlaybackCleared(response_id):
+                assert self.playing == response_id
+                self.playing = None
+            case effects.DuckPlayout():
+                assert not self.ducked
+                self.ducked = True
+            case effects.RestorePlayout():
+                assert self.ducked
+                self.ducked = False
+            case effects.FlushPlayout():
+                self.ducked = False
 
     def check_answer(self, event, taken) -> None:
         """Exactly one answer or one error, which names the client's event."""
@@ -256,6 +284,9 @@ class Play:
             spoken = playback.item(item.id)
             if spoken is None or spoken.cut_ms is None:
                 continue
+            before = self.cuts.setdefault(item.id, spoken.cut_ms)
+            assert spoken.cut_by_client or spoken.cut_ms <= before
+            self.cuts[item.id] = spoken.cut_ms
             if isinstance(item, MessageItem) and item.content:
                 kept = item.content[0].transcript
                 assert spoken.transcript.startswith(kept)
@@ -271,6 +302,11 @@ class Play:
         self.check_effects()
         assert self.open == {}
         assert self.t.session.next_deadline() == math.inf
+        playback = self.t.session.answering.playout.playback
+        playback.tidy(self.t.now + 1000.0)
+        for item in self.t.session.history:
+            spoken = playback.item(item.id)
+            assert spoken is None or not any(clause.pcm for clause in spoken.clauses)
         assert len(self.t.all(effects.CleanUp)) == 1
 
 
