@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
-import anyio.lowlevel
 import anyio.to_thread
 import numpy as np
 import pytest
@@ -88,7 +87,8 @@ class Room:
                 self.recognition._thread.turnstile.idle
                 and self.recognition._detector_thread.turnstile.idle
             ):
-                await anyio.lowlevel.checkpoint()
+                # A hop to a thread and back leaves the others room to run.
+                await anyio.to_thread.run_sync(lambda: None)
             await anyio.wait_all_tasks_blocked()
 
     async def arrive(self) -> None:
@@ -335,13 +335,13 @@ async def test_a_language_that_the_weights_lack_is_told() -> None:
 
 async def test_a_long_utterance_is_recognised_in_parts_that_join() -> None:
     async with room() as r:
-        for _ in range(70):
+        for _ in range(50):
             r.hear(loud(0.9), quiet(0.1))
             await r.settle()
         r.end()
         await r.settle()
         assert max(size for size, _ in r.recognizer.calls) <= 28 * RATE
-        assert len(r.of(TranscriptFinal)[0].text.split()) == pytest.approx(630, abs=8)
+        assert len(r.of(TranscriptFinal)[0].text.split()) == pytest.approx(450, abs=6)
 
 
 async def test_a_turn_is_judged_on_what_was_heard_up_to_a_position() -> None:

@@ -14,6 +14,7 @@ import { Banner, isHarmless, wordsFor } from "./trouble.js";
 const FRAMES_WAITING_AT_MOST = 150; // 3 s of speech while the line is being opened
 const IDLE_MS = 60000; // a line that nobody uses holds a place that others want
 const CANCEL_WAIT_MS = 1000;
+const ALIGNING_MS = 500; // the server needs a moment to find which words were played
 const MODELS_AGAIN_MS = 2000;
 const LINE_REASONS = ["lost", "full", "draining", "done", "policy", "key", "wrongKey"];
 
@@ -203,7 +204,9 @@ function serverSaid(event, realtime) {
     "response.output_audio.delta": audioArrived,
     "response.output_audio.done": ({ item_id: id }) => media.finish(id),
     "response.done": responseDone,
-    "conversation.item.truncated": ({ item_id: id }) => realtime.retrieveItem(id),
+    "conversation.item.truncated": ({ item_id: id }) => {
+      setTimeout(() => line.realtime === realtime && realtime.retrieveItem(id), ALIGNING_MS);
+    },
     error: serverComplained,
   }[event.type];
   act?.(event);

@@ -18,6 +18,7 @@ from loguru import logger
 from pipecat.adapters.llm.schemas.function_schema import FunctionSchema
 from pipecat.adapters.llm.schemas.tools_schema import ToolsSchema
 from pipecat.frames.frames import (
+    BotStoppedSpeakingFrame,
     EndFrame,
     ErrorFrame,
     Frame,
@@ -233,6 +234,8 @@ async def error_then_reconnect(url: str, speech: bytes, rate: int) -> None:
         await bot.until("error", lambda: bot.frames(ErrorFrame))
         bot.first.frames.clear()
         bot.last.frames.clear()
+        # In a whole bot the output transport says this; without it the old answer would be cut.
+        await bot.service.queue_frame(BotStoppedSpeakingFrame(), FrameDirection.UPSTREAM)
         await bot.service.reset_conversation()
         await bot.speak(speech, rate)
         await bot.until("sound", lambda: bot.audio_frames() > 3)
