@@ -35,6 +35,12 @@ _SET_DTX = 4016
 _SET_SIGNAL = 4024
 _RESET_STATE = 4028
 _MAX_PACKET = 1275 * 3
+_FRAME_TICKS = (
+    *(480, 960, 1920, 2880) * 3,  # SILK
+    *(480, 960) * 2,  # hybrid
+    *(120, 240, 480, 960) * 4,  # CELT
+)
+"""By the first five bits of a packet."""
 
 
 class OpusMissingError(CodecError):
@@ -198,13 +204,17 @@ class OpusDecoder:
 
 
 def packet_ticks(packet: bytes) -> int:
-    """How long a packet lasts, in ticks of CLOCK_RATE; MalformedDataError if it is none."""
+    """How long a packet lasts, in ticks of CLOCK_RATE (RFC 6716, section 3.1); MalformedDataError
+    if it says that it lasts for nothing or for too long."""
     if not packet:
         raise MalformedDataError("an empty packet is not Opus")
-    samples: int = _library().opus_packet_get_nb_samples(packet, len(packet), CLOCK_RATE)
-    if samples <= 0:
-        raise MalformedDataError(f"not an Opus packet: {_message(samples)}")
-    return samples
+    first = packet[0]
+    form = first & 3
+    frames = (packet[1] & 0x3F if len(packet) > 1 else 0) if form == 3 else 1 + (form > 0)
+    ticks = frames * _FRAME_TICKS[first >> 3]
+    if not 0 < ticks <= CLOCK_RATE * MAX_FRAME_MS // 1000:
+        raise MalformedDataError(f"an Opus packet of {ticks} ticks")
+    return ticks
 
 
 def has_redundancy(packet: bytes) -> bool:
@@ -261,7 +271,6 @@ def _declare(library: ctypes.CDLL) -> None:
         ("opus_decoder_destroy", None, [pointer]),
         ("opus_encode", number, [pointer, pointer, number, pointer, number]),
         ("opus_decode", number, [pointer, ctypes.c_char_p, number, pointer, number, number]),
-        ("opus_packet_get_nb_samples", number, [ctypes.c_char_p, number, number]),
         ("opus_packet_has_lbrr", number, [ctypes.c_char_p, number]),
         ("opus_strerror", ctypes.c_char_p, [number]),
     ):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from hypothesis import given, strategies as st
 
 from duologue.codecs import opus
 from duologue.codecs.media import Int16Samples, MalformedDataError, MediaValueError
@@ -93,7 +94,24 @@ def test_a_stream_is_decoded_at_any_rate() -> None:
     for rate in opus.RATES:
         decoder = OpusDecoder(rate)
         assert {len(decoder.decode(packet)) for packet in packets} == {rate // 50}
-    assert opus.packet_ticks(packets[0]) == 960
+
+
+@pytest.mark.parametrize("ms", [2.5, 5, 10, 20, 40, 60])
+def test_a_packet_says_how_long_it_lasts(ms: float) -> None:
+    encoder = OpusEncoder(RATE)
+    sound = voice(1.0)[: int(ms * RATE / 1000)]
+    packet = encoder.encode(sound)
+    assert opus.packet_ticks(packet) == ms * 48
+    assert len(OpusDecoder(RATE).decode(packet)) == len(sound)
+
+
+@given(st.binary(min_size=1, max_size=20))
+def test_a_packet_lasts_as_long_as_the_decoder_says(packet: bytes) -> None:
+    try:
+        samples = len(OpusDecoder(48_000).decode(packet))
+    except MalformedDataError:
+        return
+    assert opus.packet_ticks(packet) == samples
 
 
 def test_an_encoder_changes_its_settings_on_the_way() -> None:
