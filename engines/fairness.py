@@ -1,8 +1,10 @@
 """Whose turn it is at something that serves one at a time; pure.
 
-A model call can't be shared, so calls queue. The order: the better rank first, within a rank the
-session that was served least recently, within a session the older call. Whoever was passed over
-:data:`PATIENCE` times goes next whatever its rank, so that nobody waits for ever.
+A model call can't be shared, so calls queue. The order: the realtime lane before the batch lane;
+within a lane the better rank first, within a rank the session that was served least recently,
+within a session the older call. Whoever was passed over :data:`PATIENCE` times goes next in its
+lane whatever its rank, so that nobody waits for ever for its equals. The batch lane does wait as
+long as the realtime lane has something to do: a conversation is never slower for it.
 """
 
 from collections.abc import Hashable
@@ -10,6 +12,16 @@ from enum import IntEnum
 
 PATIENCE = 12
 """How often a ticket may be passed over by tickets that came after it."""
+
+
+class ServiceLane(IntEnum):
+    """Whom a call is for. The lower one preempts the other, at its next step, and never waits
+    for more of it than that step."""
+
+    REALTIME = 0
+    """A conversation that goes on now."""
+    BATCH = 1
+    """A request whose client waits for the whole of it."""
 
 
 class Rank(IntEnum):
@@ -23,7 +35,13 @@ class Rank(IntEnum):
     """What follows something that still plays."""
     DRAFT_LATER = 3
     IDLE = 4
-    """Useful when nothing else is to be done."""
+    """Useful to a conversation when nothing else is to be done."""
+    BATCH = 5
+    """Not for a conversation."""
+
+    @property
+    def lane(self) -> ServiceLane:
+        return ServiceLane.BATCH if self is Rank.BATCH else ServiceLane.REALTIME
 
 
 class Ticket:
@@ -51,9 +69,13 @@ class FairQueue:
         return len(self._waiting)
 
     def best_rank(self) -> Rank | None:
-        """The most urgent rank that waits; who waited too long counts as most urgent."""
+        """The most urgent rank that waits; who waited too long counts as most urgent in its
+        lane."""
         ranks = [
-            Rank.FIRST if ticket.passed >= PATIENCE else ticket.rank for ticket in self._waiting
+            Rank.FIRST
+            if ticket.passed >= PATIENCE and ticket.rank.lane is ServiceLane.REALTIME
+            else ticket.rank
+            for ticket in self._waiting
         ]
         return min(ranks, default=None)
 
@@ -86,7 +108,8 @@ class FairQueue:
         self._served[chosen.key] = self._serves
         return chosen
 
-    def _order(self, ticket: Ticket) -> tuple[int, int, int]:
+    def _order(self, ticket: Ticket) -> tuple[ServiceLane, int, int, int]:
+        lane = ticket.rank.lane
         if ticket.passed >= PATIENCE:
-            return (-1, 0, ticket.number)
-        return (ticket.rank, self._served.get(ticket.key, 0), ticket.number)
+            return (lane, -1, 0, ticket.number)
+        return (lane, ticket.rank, self._served.get(ticket.key, 0), ticket.number)

@@ -1,9 +1,10 @@
 from hypothesis import given, strategies as st
 
-from duologue.engines.fairness import PATIENCE, FairQueue, Rank, Ticket
+from duologue.engines.fairness import PATIENCE, FairQueue, Rank, ServiceLane, Ticket
 
 SESSIONS = st.sampled_from(["a", "b", "c", "d"])
 RANKS = st.sampled_from(list(Rank))
+OF_THE_REALTIME_LANE = st.sampled_from([rank for rank in Rank if rank is not Rank.BATCH])
 
 
 def drained(queue: FairQueue) -> list[Ticket]:
@@ -52,7 +53,48 @@ def test_an_idle_call_goes_through_a_crowd_that_never_ends() -> None:
     raise AssertionError("starved")
 
 
+def test_the_batch_lane_never_goes_before_a_conversation() -> None:
+    queue = FairQueue()
+    batch = queue.add("patient", Rank.BATCH)
+    for turn in range(5 * PATIENCE):
+        queue.add(f"live {turn}", Rank.IDLE)
+        assert queue.best_rank() is Rank.IDLE
+        assert queue.take() is not batch
+    assert queue.best_rank() is Rank.BATCH
+    assert queue.take() is batch
+
+
+def test_the_batch_lane_is_fair_to_its_own() -> None:
+    queue = FairQueue()
+    for key in "aaabbc":
+        queue.add(key, Rank.BATCH)
+    assert [ticket.key for ticket in drained(queue)] == ["a", "b", "c", "a", "b", "a"]
+
+
+def test_only_the_last_rank_is_of_the_batch_lane() -> None:
+    assert [rank for rank in Rank if rank.lane is ServiceLane.BATCH] == [max(Rank)]
+
+
 @given(st.lists(st.tuples(SESSIONS, RANKS, st.integers(0, 2)), max_size=120))
+def test_a_batch_ticket_is_taken_only_when_no_other_waits(
+    steps: list[tuple[str, Rank, int]],
+) -> None:
+    queue = FairQueue()
+    waiting: set[Ticket] = set()
+    for key, rank, takes in steps:
+        waiting.add(queue.add(key, rank))
+        for _ in range(takes):
+            best = queue.best_rank()
+            chosen = queue.take()
+            if chosen is None:
+                continue
+            lanes = {ticket.rank.lane for ticket in waiting}
+            assert chosen.rank.lane is min(lanes)
+            assert best is not None and best.lane is min(lanes)
+            waiting.discard(chosen)
+
+
+@given(st.lists(st.tuples(SESSIONS, OF_THE_REALTIME_LANE, st.integers(0, 2)), max_size=120))
 def test_nobody_starves_and_nothing_is_lost(steps: list[tuple[str, Rank, int]]) -> None:
     queue = FairQueue()
     waiting: dict[Ticket, int] = {}
