@@ -1,0 +1,251 @@
+"""A causal transformer whose steps arrive one or a few at a time, with a ring of keys.
+
+Once a session is older than the window, a new key takes the place of the oldest; positions go
+on counting (RoPE depends on differences alone, Su et al. 2021, arXiv:2104.09864).
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from duologue.models.moshi.moshi_config import Norm, TransformerConfig
+from duologue.models.moshi.streaming_state import StreamingState, update
+
+
+@dataclass(slots=True, eq=False)
+class RingKv(StreamingState):
+    """Keys and values of one layer, ``[slots, heads, places, channels]``.
+
+    Place ``p % places`` holds position ``p``. What an empty slot holds is never looked at.
+    """
+
+    keys: Tensor
+    values: Tensor
+
+    def reset(self, slots: Tensor) -> None:
+        """Nothing: a slot's offset says which places are its own."""
+
+
+@dataclass(slots=True, eq=False)
+class TransformerState(StreamingState):
+    """``offset``: int64 ``[slots]``, steps seen."""
+
+    offset: Tensor
+    layers: list[RingKv]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Steps:
+    """Where this call's steps are. ``cos`` and ``sin``: ``[slots, 1, steps, channels / 2]``;
+    ``visible``: bool ``[slots, 1, steps, places]``; ``places``: ring places to write,
+    ``[slots, steps]``, or ``None`` where there is no ring."""
+
+    cos: Tensor
+    sin: Tensor
+    visible: Tensor
+    places: Tensor | None
+
+
+class RmsNorm(nn.Module):
+    """Root mean square layer norm (arXiv:1910.07467), computed in float32 if ``wide``."""
+
+    def __init__(self, dim: int, eps: float, wide: bool) -> None:
+        super().__init__()
+        self.alpha = nn.Parameter(torch.ones(dim))
+        self.eps = eps
+        self.wide = wide
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x.float() if self.wide else x
+        scale = torch.rsqrt(self.eps + y.square().mean(-1, keepdim=True))
+        return (y * (self.alpha.to(scale.dtype) * scale)).to(x.dtype)
+
+
+class WideLayerNorm(nn.LayerNorm):
+    """Layer norm computed in float32."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.float()).to(x.dtype)
+
+
+def make_norm(kind: Norm, dim: int) -> nn.Module:
+    """The norms of the published configurations, with their epsilons."""
+    match kind:
+        case "layer_norm":
+            return nn.LayerNorm(dim, eps=1e-5)
+        case "layer_norm_f32":
+            return WideLayerNorm(dim, eps=1e-8)
+        case "rms_norm":
+            return RmsNorm(dim, eps=1e-5, wide=False)
+        case "rms_norm_f32":
+            return RmsNorm(dim, eps=1e-8, wide=True)
+
+
+class GatedMlp(nn.Module):
+    """A feed-forward layer gated with SiLU (arXiv:2002.05202)."""
+
+    def __init__(self, dim: int, hidden: int) -> None:
+        super().__init__()
+        self.linear_in = nn.Linear(dim, 2 * hidden, bias=False)
+        self.linear_out = nn.Linear(hidden, dim, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate, value = self.linear_in(x).chunk(2, dim=-1)
+        return self.linear_out(functional.silu(gate) * value)
+
+
+class Mlp(nn.Module):
+    """Two linear layers with GELU between them."""
+
+    def __init__(self, dim: int, hidden: int) -> None:
+        super().__init__()
+        self.linear1 = nn.Linear(dim, hidden, bias=False)
+        self.linear2 = nn.Linear(hidden, dim, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear2(functional.gelu(self.linear1(x)))
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
+    """Turn pairs of ``[slots, heads, steps, channels]`` by their position's angles."""
+    wide = x.float()
+    if interleaved:
+        real, imaginary = wide.unflatten(-1, (-1, 2)).unbind(-1)
+    else:
+        real, imaginary = wide.chunk(2, dim=-1)
+    turned = (real * cos - imaginary * sin, real * sin + imaginary * cos)
+    if interleaved:
+        return torch.stack(turned, dim=-1).flatten(-2).to(x.dtype)
+    return torch.cat(turned, dim=-1).to(x.dtype)
+
+
+def split_heads(projected: Tensor, heads: int, kv_repeat: int) -> tuple[Tensor, Tensor, Tensor]:
+    """``[slots, steps, channels]`` to queries, keys and values ``[slots, heads, steps, …]``."""
+    kv_heads = heads // kv_repeat
+    per_head = projected.unflatten(-1, (heads + 2 * kv_heads, -1)).transpose(1, 2)
+    queries, keys, values = per_head.split([heads, kv_heads, kv_heads], dim=1)
+    return queries, keys, values
+
+
+class Attention(nn.Module):
+    """Self-attention over the ring, or over the steps of this call alone."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.config = config
+        dim = config.d_model
+        self.in_proj = nn.Linear(dim, dim + 2 * dim // config.kv_repeat, bias=False)
+        self.out_proj = nn.Linear(dim, dim, bias=False)
+
+    def forward(self, x: Tensor, steps: Steps, ring: RingKv | None) -> Tensor:
+        config = self.config
+        q, k, v = split_heads(self.in_proj(x), config.num_heads, config.kv_repeat)
+        q = rotate(q, steps.cos, steps.sin, config.interleaved)
+        k = rotate(k, steps.cos, steps.sin, config.interleaved)
+        if ring is not None and steps.places is not None:
+            places = steps.places[:, None, :, None].expand_as(k)
+            ring.keys.scatter_(2, places, k.to(ring.keys.dtype))
+            ring.values.scatter_(2, places, v.to(ring.values.dtype))
+            k, v = ring.keys.to(q.dtype), ring.values.to(q.dtype)
+        if config.kv_repeat > 1:
+            k = k.repeat_interleave(config.kv_repeat, dim=1)
+            v = v.repeat_interleave(config.kv_repeat, dim=1)
+        y = functional.scaled_dot_product_attention(q, k, v, steps.visible)
+        return self.out_proj(y.transpose(1, 2).flatten(-2))
+
+
+class LayerScale(nn.Module):
+    """A learnt scale of a residual (Touvron et al. 2021, arXiv:2103.17239)."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scale * x
+
+
+class TransformerLayer(nn.Module):
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        dim = config.d_model
+        self.self_attn = Attention(config)
+        self.norm1 = make_norm(config.norm, dim)
+        self.norm2 = make_norm(config.norm, dim)
+        self.mlp = (GatedMlp if config.gating else Mlp)(dim, config.hidden)
+        self.layer_scale_1 = LayerScale(dim) if config.layer_scale else nn.Identity()
+        self.layer_scale_2 = LayerScale(dim) if config.layer_scale else nn.Identity()
+
+    def forward(self, x: Tensor, steps: Steps, ring: RingKv | None) -> Tensor:
+        x = x + self.layer_scale_1(self.self_attn(self.norm1(x), steps, ring))
+        return x + self.layer_scale_2(self.mlp(self.norm2(x)))
+
+
+class Transformer(nn.Module):
+    """``extra_keys``: places of the ring beyond the window."""
+
+    frequencies: Tensor
+
+    def __init__(self, config: TransformerConfig, extra_keys: int = 0) -> None:
+        super().__init__()
+        self.config = config
+        self.places = config.context + extra_keys
+        self.layers = nn.ModuleList([TransformerLayer(config) for _ in range(config.num_layers)])
+        channels = config.d_model // config.num_heads
+        exponents = torch.arange(channels // 2, dtype=torch.float32)
+        frequencies = torch.exp(exponents * (-math.log(config.max_period) * 2 / channels))
+        self.register_buffer("frequencies", frequencies, persistent=False)
+
+    def new_state(self, slots: int, kv_dtype: torch.dtype | None = None) -> TransformerState:
+        """Empty rings, in the dtype of the weights unless another one is named."""
+        config = self.config
+        weight = self.layers[0].self_attn.out_proj.weight
+        shape = (
+            slots,
+            config.num_heads // config.kv_repeat,
+            self.places,
+            config.d_model // config.num_heads,
+        )
+        return TransformerState(
+            offset=torch.zeros(slots, dtype=torch.int64, device=weight.device),
+            layers=[
+                RingKv(
+                    keys=weight.new_zeros(shape, dtype=kv_dtype),
+                    values=weight.new_zeros(shape, dtype=kv_dtype),
+                )
+                for _ in self.layers
+            ],
+        )
+
+    def forward(
+        self, x: Tensor, state: TransformerState | None, active: Tensor | None = None
+    ) -> Tensor:
+        """``[slots, steps, d_model]`` to the same shape. The positions of slots that are not
+        active stay where they are; their output means nothing."""
+        count = x.shape[1]
+        steps = self._steps(count, x.device, state)
+        for index, layer in enumerate(self.layers):
+            x = layer(x, steps, None if state is None else state.layers[index])
+        if state is not None:
+            update(state.offset, state.offset + count, active)
+        return x
+
+    def _steps(self, count: int, device: torch.device, state: TransformerState | None) -> Steps:
+        ahead = torch.arange(count, device=device)
+        if state is None:
+            positions = ahead[None]
+            held = ahead[None]
+            places = None
+        else:
+            positions = state.offset[:, None] + ahead
+            last = positions[:, -1:]
+            # The newest position with the place's remainder; negative: nothing was written there.
+            held = last - (last - torch.arange(self.places, device=device)) % self.places
+            places = positions % self.places
+        age = positions[:, :, None] - held[:, None, :]
+        visible = (held[:, None, :] >= 0) & (age >= 0) & (age < self.config.context)
+        angles = positions.float()[:, None, :, None] * self.frequencies
+        return Steps(torch.cos(angles), torch.sin(angles), visible[:, None], places)
