@@ -1,5 +1,6 @@
 """Encoded sound between the network and the decoder: packets, and what to do with them."""
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 
@@ -12,26 +13,30 @@ class AudioPacket(NamedTuple):
     ticks: int
 
 
-class Play(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Play:
     """Decode this packet."""
 
     packet: AudioPacket
 
 
-class Recover(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Recover:
     """The packet of `ticks` before this one was lost: decode what this one says of it."""
 
     packet: AudioPacket
     ticks: int
 
 
-class Conceal(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Conceal:
     """A packet of `ticks` was lost: guess."""
 
     ticks: int
 
 
-class Quiet(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Quiet:
     """The sender sent nothing for `ticks`, and meant it."""
 
     ticks: int
