@@ -1,0 +1,148 @@
+"""The beat of all media that a process sends: one clock, one task, a tick every 20 ms.
+
+Members are spread over SLOTS phases of the period, so that their encoding does not come all at once
+and nobody's packets wait for it: a tick is on time for each, and short for everybody else.
+"""
+
+import logging
+import math
+import time
+from typing import Protocol
+
+import anyio
+
+from duologue.sessions.clock import MonotonicClock
+from duologue.sessions.ports import Clock
+
+logger = logging.getLogger(__name__)
+
+PERIOD = 0.02
+SLOTS = 10
+STEP = PERIOD / SLOTS
+MAX_LAG = 0.1
+"""Seconds. Ticks that were missed are made up for up to here; more would be a burst that helps no
+listener, so the clock skips (a stopped process, a suspended machine)."""
+LOAD_SECONDS = 1.0
+
+_COMPLEXITIES = ((0.30, 8), (0.45, 5), (0.60, 3))
+_CHEAPEST = 1
+_EASE = 0.05
+
+
+class Paced(Protocol):
+    """What is ticked. Must be quick."""
+
+    def tick(self, now: float) -> None: ...
+
+
+class Pacer:
+    """One per process. `run` ticks for ever; members come and go at any time."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or MonotonicClock()
+        self._slots: list[list[Paced]] = [[] for _ in range(SLOTS)]
+        self._members = 0
+        self._origin = self._clock.now()
+        self._step = 0
+        self._awake = anyio.Event()
+        self._measured = (self._origin, time.thread_time())
+        self.load = 0.0
+        """The share of one core that the loop's thread used, lately: 0 to 1."""
+        self.complexity = _COMPLEXITIES[0][1]
+        """How hard an Opus encoder may try at this load: 0 to 10."""
+        self.skipped = 0
+        """Ticks that nobody got, since the process was stopped for longer than MAX_LAG."""
+        self.worst_lag = 0.0
+        """Seconds that the latest tick of all came late, since `forget_lag`."""
+
+    def __len__(self) -> int:
+        return self._members
+
+    def join(self, member: Paced) -> None:
+        """Tick it from now on, in the phase with the fewest members. Idempotent."""
+        if any(member in slot for slot in self._slots):
+            return
+        min(self._slots, key=len).append(member)
+        self._members += 1
+        self._awake.set()
+
+    def leave(self, member: Paced) -> None:
+        """Tick it no longer. Idempotent; may be called from within a tick."""
+        for slot in self._slots:
+            if member in slot:
+                slot.remove(member)
+                self._members -= 1
+
+    async def run(self) -> None:
+        """Tick until cancelled."""
+        while True:
+            if not self._members:
+                self._awake = anyio.Event()
+                await self._awake.wait()
+                self._start_anew()
+            now = self._clock.now()
+            if self.advance(now):
+                self._measure(now)
+            await anyio.sleep(max(0.0, self.next_deadline() - self._clock.now()))
+
+    def next_deadline(self) -> float:
+        """When the next phase that has members is due; infinite without any."""
+        for step in range(self._step, self._step + SLOTS):
+            if self._slots[step % SLOTS]:
+                return self._origin + step * STEP
+        return math.inf
+
+    def advance(self, now: float) -> int:
+        """Give each tick that is due; returns how many phases were served.
+
+        Phases are served in the order of their times, and a member gets every tick once, except
+        for those that are skipped.
+        """
+        due = math.floor((now - self._origin) / STEP + 1e-6)
+        if (due - self._step) * STEP > MAX_LAG:
+            periods = (due - self._step) // SLOTS
+            self._step += periods * SLOTS
+            self.skipped += periods
+        served = 0
+        while self._step <= due:
+            step, self._step = self._step, self._step + 1
+            members = self._slots[step % SLOTS]
+            if members:
+                served += 1
+                self.worst_lag = max(self.worst_lag, now - self._origin - step * STEP)
+                for member in tuple(members):
+                    self._tick(member, now)
+        return served
+
+    def forget_lag(self) -> None:
+        self.worst_lag = 0.0
+
+    def _tick(self, member: Paced, now: float) -> None:
+        try:
+            member.tick(now)
+        except Exception:
+            # One session's media; raised on, it would end the media of all.
+            logger.exception("a paced stream failed")
+            self.leave(member)
+
+    def _start_anew(self) -> None:
+        now = self._clock.now()
+        self._step = math.ceil((now - self._origin) / STEP)
+
+    def _measure(self, now: float) -> None:
+        since, used = self._measured
+        if now - since < LOAD_SECONDS:
+            return
+        spent = time.thread_time()
+        self._measured = (now, spent)
+        self.load += ((spent - used) / (now - since) - self.load) / 2
+        self.complexity = complexity_for(self.load, self.complexity)
+
+
+def complexity_for(load: float, before: int) -> int:
+    """An encoder's complexity at a loop's load. Rises again only when there is some room."""
+    for limit, complexity in _COMPLEXITIES:
+        margin = _EASE if complexity > before else 0.0
+        if load < limit - margin:
+            return complexity
+    return _CHEAPEST
