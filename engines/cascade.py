@@ -1,6 +1,5 @@
 """The cascade: a recogniser, a turn detector, a language model and voices behind one backend."""
 
-import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +15,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream
 from duologue.engines.backend import Backend, Emit
 from duologue.engines.cascade_session import CascadeSession, Stages
 from duologue.engines.chat_endpoint_impl import ChatEndpointLanguage, ChatEndpointStage
+from duologue.engines.cores import usable_cores
 from duologue.engines.engine import CloseSession, Command, EngineSpec, OpenSession, Output
 from duologue.engines.language import LanguageStage
 from duologue.engines.llama_language import LlamaLanguage
@@ -87,7 +87,7 @@ class CascadeBackend:
         seconds and is read on several threads."""
         self._config = config
         self._pulse = pulse or Pulse()
-        self._capacity = config.capacity or usual_capacity(config, os.cpu_count() or 1)
+        self._capacity = config.capacity or usual_capacity(config, usable_cores())
         self._language = language or create_language(config.language, self._capacity, self._pulse)
         self._load = load or load_parts
         self._clock = clock

@@ -5,13 +5,16 @@ only tokens and templates go through HTTP. That server answers any origin and, b
 so here it listens on a Unix socket in a private folder and wants a key that nobody else has.
 """
 
+import os
 import secrets
+import sys
 import tempfile
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 import httpx
 import msgspec
@@ -22,9 +25,16 @@ from duologue.engines.chat_messages import Json
 BATCH = 32
 """Tokens evaluated between two looks at whether somebody cancelled. More is no faster on a CPU."""
 
+NICENESS = 10
+"""Added to the niceness of llama.cpp's threads. They take all cores, and what runs beside them is
+always shorter and more urgent: a first clause being spoken, the words of a turn that just ended."""
+
 MAGIC = b"GGUF"
 REUSE = 32
 """The shortest run of tokens worth moving within a slot when the history lost its beginning."""
+
+
+T = TypeVar("T")
 
 
 class LlamaError(Exception):
@@ -114,7 +124,9 @@ class LlamaServer:
         socket = str(Path(self._folder.name) / "llama.sock")
         key = secrets.token_urlsafe(32)
         try:
-            self._server = xllamacpp.Server(_params(path, slots, context, threads, socket, key))
+            self._server = _in_nice_thread(
+                lambda: xllamacpp.Server(_params(path, slots, context, threads, socket, key))
+            )
         except RuntimeError as error:
             self._folder.cleanup()
             raise LlamaError(f"{path}: llama.cpp could not load it ({error})") from error
@@ -220,6 +232,30 @@ class _Reader:
         if "usage" in chunk:
             self._generated = chunk["usage"]["completion_tokens"]
         return bool(choice["text"]) and self._on_step(choice["text"], self._evaluated)
+
+
+def _in_nice_thread(make: Callable[[], T]) -> T:
+    """What `make` makes. The threads that it starts inherit the niceness of the one it runs in."""
+    made: list[T] = []
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            # On Linux a thread has its own; elsewhere this would be the whole process.
+            if sys.platform == "linux":
+                thread = threading.get_native_id()
+                nice = os.getpriority(os.PRIO_PROCESS, thread) + NICENESS
+                os.setpriority(os.PRIO_PROCESS, thread, min(nice, 19))
+            made.append(make())
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run, name="llama-load")
+    thread.start()
+    thread.join()
+    if failed:
+        raise failed[0]
+    return made[0]
 
 
 def _params(

@@ -1,7 +1,7 @@
 """The language stage on llama.cpp: warm slots, prompts in slices, answers as they come."""
 
 import logging
-import os
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
 from functools import partial
@@ -14,6 +14,7 @@ import anyio.to_thread
 from anyio.streams.memory import MemoryObjectSendStream
 
 from duologue.engines.context_window import only_older_gone
+from duologue.engines.cores import usable_cores
 from duologue.engines.engine import Message, ResponseRequest, Usage
 from duologue.engines.fairness import Rank
 from duologue.engines.language import Began, Finished, Generated, LanguageError
@@ -42,7 +43,7 @@ T = TypeVar("T")
 
 def load_server(stage: LlamaStage) -> Completer:
     """The stage's model, loaded; see :class:`LlamaServer` for what it raises."""
-    threads = stage.threads or min(max(1, (os.cpu_count() or 1) - 1), MOST_THREADS)
+    threads = stage.threads or min(usable_cores(), MOST_THREADS)
     return LlamaServer(Path(stage.path), slots=stage.slots, context=stage.context, threads=threads)
 
 
@@ -77,6 +78,7 @@ class LlamaLanguage:
         self._limiter = anyio.CapacityLimiter(stage.slots + 2)
         self._shown: dict[str, tuple[str, tuple[Message, ...]]] = {}
         self._warming: dict[str, tuple[anyio.CancelScope, _Run]] = {}
+        self._answering: Counter[str] = Counter()
 
     @property
     def model(self) -> str:
@@ -107,12 +109,14 @@ class LlamaLanguage:
         self._stop_warming(session)
         self._slots.forget(session)
         self._shown.pop(session, None)
+        del self._answering[session]
         self._turnstile.forget(session)
 
     @asynccontextmanager
     async def answer(
         self, session: str, request: ResponseRequest, rank: Callable[[], Rank]
     ) -> AsyncIterator[AsyncIterator[Generated]]:
+        self._answering[session] += 1
         self._stop_warming(session)
         run = _Run(session, rank)
         send, receive = anyio.create_memory_object_stream[Item](PIECES_AHEAD)
@@ -125,6 +129,7 @@ class LlamaLanguage:
                 # Raised in here it would leave as a group of exceptions.
                 failure = error
             finally:
+                self._answering[session] -= 1
                 self._stop(run)
                 group.cancel_scope.cancel()
         if failure is not None:
@@ -132,6 +137,9 @@ class LlamaLanguage:
 
     async def warm(self, session: str, request: ResponseRequest) -> None:
         self._stop_warming(session)
+        if self._answering[session]:
+            # The answer's slot will hold this prompt; another slot would evaluate all of it.
+            return
         run = _Run(session, lambda: Rank.IDLE)
         with anyio.CancelScope() as scope:
             self._warming[session] = (scope, run)

@@ -25,9 +25,9 @@ class LlamaStage(msgspec.Struct, frozen=True, kw_only=True, tag="llama"):
     ``path`` is the file; ``family`` one of the values of :class:`Family`, or "" to tell by the
     file's name. ``context`` is in tokens, for each of ``slots`` conversations (0: as many as the
     cascade takes). ``parallel`` of them generate at the same time, the others wait their turn: on
-    a CPU, tokens generated together come no faster. ``threads`` 0 is one less than there are
-    cores. ``max_new_tokens`` bounds an answer that the request does not. ``seed`` -1 is a new one
-    for each answer.
+    a CPU, tokens generated together come no faster. ``threads`` 0 is as many as there are cores,
+    at most 8. ``max_new_tokens`` bounds an answer that the request does not. ``seed`` -1 is a new
+    one for each answer.
     """
 
     path: str

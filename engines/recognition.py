@@ -6,6 +6,7 @@ answer was drafted from is kept, so that confirming the turn costs no second rec
 
 import logging
 import re
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
@@ -48,9 +49,19 @@ from duologue.models.whisper import (
 )
 
 PARTIAL_SAMPLES = HEARD_RATE * 3 // 10
-"""New audio that is worth another look."""
+"""New audio that is worth another look when the words are shown."""
 
-PAUSE_SAMPLES = HEARD_RATE * 8 // 100
+WARM_SAMPLES = HEARD_RATE * 6 // 10
+"""The same when the words only warm the next prompt."""
+
+REST = 3.0
+"""A look is no more often than so many times what the last one took, in media time: a recogniser
+that is busy all the time would be busy when a turn ends, too."""
+
+HUSH_SAMPLES = HEARD_RATE * 2 // 100
+"""Silence that may become a pause: nothing is begun that the pause would have to wait for."""
+
+PAUSE_SAMPLES = HEARD_RATE * 6 // 100
 """Silence after which an answer may soon be wanted: recognise before it is asked for."""
 
 FOLD_SECONDS = 20.0
@@ -94,7 +105,7 @@ class RecognitionFailed(Exception):
 class Ears:
     """What is known of one session's listening.
 
-    ``on_words`` hears the name of an utterance when more of its words have become certain.
+    ``on_words`` hears the name of an utterance when its words so far are others than before.
     """
 
     def __init__(
@@ -115,6 +126,7 @@ class Ears:
         self.stable: dict[str, StableTranscript] = {}
         self.texts: OrderedDict[str, str] = OrderedDict()
         self.jobs = 0
+        self.look_seconds = 0.0
         self.closed = False
 
     def keep(self, utterance: str, text: str) -> None:
@@ -127,9 +139,17 @@ class Ears:
 class Recognition:
     """Listens for all sessions. All methods are for the event loop."""
 
-    def __init__(self, recognizer: Recognizer, detector: TurnDetector, pulse: Pulse) -> None:
+    def __init__(
+        self,
+        recognizer: Recognizer,
+        detector: TurnDetector,
+        pulse: Pulse,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """`clock` gives seconds."""
         self._recognizer = recognizer
         self._detector = detector
+        self._clock = clock
         self._thread = ModelThread(pulse)
         self._detector_thread = ModelThread(pulse)
 
@@ -186,11 +206,11 @@ class Recognition:
             self._say_aligned(ears, command, ())
 
     def words_so_far(self, ears: Ears, utterance: str) -> str:
-        """The words of an utterance that will not change; of one that is over, all of them."""
+        """The words of an utterance as they were recognised last; they may still change."""
         if utterance in ears.texts:
             return ears.texts[utterance]
-        stable = ears.stable.get(utterance)
-        return stable.emitted if stable is not None else ""
+        growing = ears.utterances.get(utterance)
+        return growing.words if growing is not None else ""
 
     async def transcript(
         self, ears: Ears, name: str, until: int | None, rank: Callable[[], Rank]
@@ -210,10 +230,13 @@ class Recognition:
     # -- recognising ------------------------------------------------------------------------
 
     def _worth_a_look(self, ears: Ears, utterance: Utterance) -> bool:
+        if utterance.drafted_until >= utterance.quiet_from:
+            return False
+        if utterance.pauses(HUSH_SAMPLES):
+            return utterance.pauses(PAUSE_SAMPLES)
+        rest = int(REST * ears.look_seconds * HEARD_RATE)
         new = utterance.end - utterance.drafted_until
-        if ears.partials and new >= PARTIAL_SAMPLES:
-            return True
-        return utterance.pauses(PAUSE_SAMPLES) and utterance.drafted_until < utterance.quiet_from
+        return new >= max(rest, PARTIAL_SAMPLES if ears.partials else WARM_SAMPLES)
 
     async def _recognise(self, ears: Ears, utterance: Utterance, until: int, rank: Rank) -> str:
         known = utterance.known(until)
@@ -253,24 +276,23 @@ class Recognition:
                 until, folded = utterance.end, utterance.folded
                 utterance.drafted_until = until
                 audio = utterance.open_part(until)
+                begun = self._clock()
                 result = await self._thread.run(partial(self._transcribe, ears, audio, True))
+                ears.look_seconds = self._clock() - begun
             if not result.text:
                 return
             text = f"{folded.text} {result.text}".strip()
+            news = text != utterance.words
             utterance.learn(until, text)
             if self._is_open(ears, utterance):
-                self._show(ears, utterance, text)
+                self._say_more(ears, utterance, ears.stable[utterance.name].update(text))
+                if news and not utterance.pauses(HUSH_SAMPLES):
+                    # In a pause the answer itself may come any moment.
+                    ears.on_words(utterance.name)
         except Exception:
             log.exception("session %s: a partial transcript failed", ears.session)
         finally:
             utterance.drafting = False
-
-    def _show(self, ears: Ears, utterance: Utterance, text: str) -> None:
-        stable = ears.stable[utterance.name]
-        delta = stable.update(text)
-        if delta:
-            self._say_more(ears, utterance, delta)
-            ears.on_words(utterance.name)
 
     def _say_more(self, ears: Ears, utterance: Utterance, delta: str) -> None:
         if ears.partials and delta:

@@ -43,6 +43,9 @@ from duologue.engines.recognition import RecognitionFailed
 from duologue.engines.speaking import SpeechWindow, Voices, length_ms, pieces
 from duologue.models.clauses import ClauseSplitter
 
+MARGIN_MS = 150.0
+"""A clause should be spoken so long before the one before it has been played."""
+
 CLAUSES_AHEAD = 4
 """Clauses that may wait for the voice; beyond, the language model waits."""
 
@@ -87,6 +90,7 @@ class Reply:
         self._scope = anyio.CancelScope()
         self._usage = Usage()
         self._handed = False
+        self._ms_per_letter = 0.0
         self.ended = False
 
     async def run(self) -> None:
@@ -192,7 +196,7 @@ class Reply:
         self, request: ResponseRequest, send: MemoryObjectSendStream[str | Mark]
     ) -> FinishReason:
         """Pass the model's words on, clause by clause."""
-        splitter = ClauseSplitter()
+        splitter = ClauseSplitter(self._hurried)
         async with self._language.answer(self._session, request, self._next_rank) as answer:
             async for piece in answer:
                 match piece:
@@ -235,6 +239,7 @@ class Reply:
                     continue
                 while not self._window.open:
                     await self._moved.wait()
+                begun = self._clock()
                 pcm = await self._voices.say(
                     self._session,
                     self._window.rank(self._clock()),
@@ -246,7 +251,9 @@ class Reply:
                 if not pcm:
                     silent += item
                     continue
-                self._window.make(length_ms(pcm), self._clock())
+                now = self._clock()
+                self._ms_per_letter = (now - begun) * 1000 / len(item)
+                self._window.make(length_ms(pcm), now)
                 text, silent = silent + item, ""
                 for piece in pieces(pcm):
                     self._say(SpeechGenerated, pcm=piece, text=text)
@@ -257,6 +264,11 @@ class Reply:
         if text:
             self._say(SpeechGenerated, pcm=b"", text=text)
         return ""
+
+    def _hurried(self, letters: int) -> bool:
+        """Whether speech would pause if so many letters were not spoken from now on."""
+        left = self._window.left_ms(self._clock())
+        return left is not None and left < letters * self._ms_per_letter + MARGIN_MS
 
     # -- how urgent it is; asked on other threads too -----------------------------------------
 

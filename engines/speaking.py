@@ -108,8 +108,14 @@ class SpeechWindow:
             return Rank.DRAFT_FIRST if self.draft else Rank.FIRST
         if self.draft:
             return Rank.DRAFT_LATER
-        played_ms = 0.0 if self._playing_since is None else (now - self._playing_since) * 1000
-        return Rank.FIRST if self.made_ms - played_ms < URGENT_MS else Rank.LATER
+        left = self.left_ms(now)
+        return Rank.LATER if left is None or left >= URGENT_MS else Rank.FIRST
+
+    def left_ms(self, now: float) -> float | None:
+        """How much speech is left to play, below 0 after a pause; ``None`` while none plays."""
+        if self._playing_since is None:
+            return None
+        return self.made_ms - (now - self._playing_since) * 1000
 
     def _begin(self, now: float) -> None:
         """It plays from its first sound on, or, of a draft, from when it was wanted."""

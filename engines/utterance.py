@@ -25,6 +25,8 @@ _QUIET = 60.0
 _QUIET_SHARE = 0.05
 _RESULTS = 4
 _SLACK = HEARD_RATE // 10
+_CLICK_STEPS = 1
+"""A sound no longer than this, in steps of 20 ms, adds no word."""
 
 Int16 = npt.NDArray[np.int16]
 Float32 = npt.NDArray[np.float32]
@@ -112,6 +114,11 @@ class Utterance:
         return self.folded.text if until <= self.folded.until and self.folded.text else None
 
     @property
+    def words(self) -> str:
+        """The whole text as it was recognised last, "" before that."""
+        return self._results[-1].text if self._results else self.folded.text
+
+    @property
     def long(self) -> bool:
         """Its beginning should be folded."""
         return self.end - self.folded.until > FOLD_SECONDS * HEARD_RATE
@@ -164,7 +171,8 @@ class Utterance:
     def _is_quiet(self, start: int, until: int) -> bool:
         if start < self._pcm_start:
             return False
-        return bool((_loudness(self._samples(start, until)) < self._threshold).all())
+        loud = _loudness(self._samples(start, until)) >= self._threshold
+        return int(loud.sum()) <= _CLICK_STEPS
 
 
 def _loudness(samples: Int16) -> Float32:

@@ -1,6 +1,7 @@
 """Cutting a growing text into pieces to be spoken, the first one early."""
 
 import re
+from collections.abc import Callable
 
 FIRST_WORDS = 5
 """The first clause ends after so many words, or at any punctuation before."""
@@ -9,6 +10,7 @@ LONGEST = 160
 """Characters after which a clause ends at the next space, some ten seconds of speech."""
 
 _FIRST_WORDS_AT_MOST = 8
+_HURRIED_WORDS = 3
 _WORDS_TO_COMMA = 8
 _WORDS_TO_STOP = 3
 _LONGEST_BLOCK = 4000
@@ -27,6 +29,12 @@ _LEANING = frozenset(
     "my your his her its our their this these those very quite not no i you he she it we they "
     "about into than then when while because".split()
 )
+
+
+def _never(letters: int) -> bool:
+    return False
+
+
 _CLOSERS = "\"'”’»)]}*_`~"
 _FULL_STOPS = "。！？"
 _SPACE_OR_STOP = re.compile(rf"\s|(?<=[{_FULL_STOPS}])(?=[^{_FULL_STOPS}])")
@@ -36,13 +44,15 @@ class ClauseSplitter:
     """One answer: text deltas in, clauses out. Joined, the clauses are the text to the letter.
 
     The first clause is short, so that speech can start; the later ones are sentences, or parts of
-    one that end at a comma once they are long enough. No cut falls inside a word, a number, an
-    address or behind an abbreviation; a fenced block of code stays whole. White space leads the
-    clause that follows it. A clause is at most some 160 characters, a fenced block 4000, a single
-    word 640.
+    one that end at a comma once they are long enough, or earlier where ``hurried`` says of so many
+    letters that they must be spoken now if speech is not to pause. No cut falls inside a word, a
+    number, an address or behind an abbreviation; a fenced block of code stays whole. White space
+    leads the clause that follows it. A clause is at most some 160 characters, a fenced block 4000,
+    a single word 640.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, hurried: Callable[[int], bool] = _never) -> None:
+        self._hurried = hurried
         self._pending = ""
         self._looked_at = 0
         self._first = True
@@ -90,8 +100,11 @@ class ClauseSplitter:
         if last.endswith((".", "!", "?", "…", *_FULL_STOPS)):
             return _ends_sentence(words, last) and (self._first or len(words) >= _WORDS_TO_STOP)
         if last.endswith((",", ";", ":", "—", "–")):
-            return len(words) >= (2 if self._first else _WORDS_TO_COMMA)
-        if not self._first or len(words) < FIRST_WORDS:
+            if self._first or len(words) < 2:
+                return len(words) >= 2
+            return len(words) >= _WORDS_TO_COMMA or self._hurried(len(clause))
+        least = FIRST_WORDS if self._first else _HURRIED_WORDS
+        if len(words) < least or not (self._first or self._hurried(len(clause))):
             return False
         return len(words) >= _FIRST_WORDS_AT_MOST or last.casefold() not in _LEANING
 

@@ -7,6 +7,7 @@ that is neither is dropped here, so nothing made for an older one is ever heard.
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from duologue.engines.engine import (
@@ -96,10 +97,16 @@ class Answering:
         """The next response answers this much more audio (for its usage)."""
         self._heard_seconds += seconds
 
-    def prepare(self, config: SessionConfig) -> None:
-        """Let the engine warm the beginning of the next prompt."""
-        if self.engine_ready:
-            request = self._request(config, ResponseParams(), ())
+    def prepare(self, config: SessionConfig, utterance: str = "") -> None:
+        """Let the engine warm the next prompt, which will go on with this utterance if any.
+
+        One that can't fit is refused when it is asked for.
+        """
+        if not self.engine_ready or self._active is not None:
+            return
+        pending = UtterancePart(utterance) if utterance else None
+        with suppress(ProtocolError):
+            request = self._request(config, ResponseParams(), messages(self._history, pending))
             self._tell(Prepare(session=self._session_id, request=request))
 
     def create(
@@ -203,7 +210,7 @@ class Answering:
             playout=self.playout,
             effects=self._effects,
             new_id=self._new_id,
-            lead=self._limits.audio_lead,
+            lead=self.playout.lead(self._limits.audio_lead),
             delta_ms=self._limits.delta_ms,
         )
         if params.conversation:

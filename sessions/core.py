@@ -197,15 +197,8 @@ class Session:
         if config.kind == "realtime" and (
             config.instructions != before.instructions or config.tools != before.tools
         ):
-            self._prepare()
-        self._effects.append(SessionUpdated(config))
-
-    def _prepare(self) -> None:
-        """Warm the prompt's beginning; one that can't fit is refused when it is asked for."""
-        try:
             self.answering.prepare(self.config)
-        except ProtocolError:
-            return
+        self._effects.append(SessionUpdated(config))
 
     def _commit_audio(self, event: CommitAudio, now: float) -> None:
         self.listening.commit_audio()
@@ -274,6 +267,7 @@ class Session:
 
     def _truncate_item(self, event: TruncateItem, now: float) -> None:
         self.answering.playout.truncate(event.item_id, event.content_index, event.audio_end_ms, now)
+        self.listening.prepare()
 
     def _create_response(self, event: CreateResponse, now: float) -> None:
         if self.config.kind == "transcription":
@@ -303,6 +297,7 @@ class Session:
 
     def _receive_alignment(self, event: SpeechAligned, now: float) -> None:
         self.answering.playout.aligned(event)
+        self.listening.prepare()
 
     def _receive_judgement(self, event: TurnJudged, now: float) -> None:
         self.listening.receive_judgement(event, now)
@@ -325,7 +320,7 @@ class Session:
             self.answering.engine_ready = True
             self.listening.regained()
             if self.config.kind == "realtime":
-                self._prepare()
+                self.answering.prepare(self.config)
 
     # -- the connection ---------------------------------------------------------------------
 
@@ -348,9 +343,7 @@ class Session:
         self.connection = step(CONNECTION, self.connection, signal)
 
     def _report_playback(self, event: PlaybackReported, now: float) -> None:
-        spoken = self.answering.playout.playback.item(event.item_id)
-        if spoken is not None:
-            spoken.report(event.played_ms)
+        self.answering.playout.playback.report(event.item_id, event.played_ms, now)
 
     def _expire(self, code: str, message: str) -> None:
         self._effects.append(ErrorReported(ProtocolError(code, message)))

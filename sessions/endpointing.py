@@ -25,7 +25,7 @@ STALL = 0.1
 HYSTERESIS = 0.15
 """A voiced stretch goes on down to this much below the threshold."""
 JUDGEMENTS = (0.2, 0.4, 0.6, 0.8)
-"""Seconds of silence at which the turn detector is asked."""
+"""Seconds of silence at which the turn detector is asked, unless its last answer is still due."""
 REACH = 10 * RATE
 """How far back an utterance may begin; what was heard before is gone."""
 PATIENCE: Mapping[Eagerness, float] = {"low": 3.0, "medium": 1.5, "auto": 1.0, "high": 0.6}
@@ -81,6 +81,7 @@ class Endpointer:
         self._arrival = -math.inf
         self._paused_at: int | None = None
         self._judged = 0
+        self._asked = False
         self._sure = False
         self.configure(detection)
 
@@ -143,6 +144,7 @@ class Endpointer:
         asked = isinstance(self._detection, SemanticVad)
         if not asked or self._paused_at is None or at < self._paused_at:
             return []
+        self._asked = False
         if probability >= self._limits.turn_threshold:
             self._sure = True
         return self._pass_thresholds(now)
@@ -169,7 +171,7 @@ class Endpointer:
         return min(self._release_threshold(), self._judgement_threshold())
 
     def _judgement_threshold(self) -> float:
-        if not isinstance(self._detection, SemanticVad) or self._sure:
+        if not isinstance(self._detection, SemanticVad) or self._sure or self._asked:
             return math.inf
         return JUDGEMENTS[self._judged] if self._judged < len(JUDGEMENTS) else math.inf
 
@@ -198,10 +200,12 @@ class Endpointer:
             edges.append(Ended(self._paused_at, self._heard_end))
             self.reset()
         elif due:
+            self._asked = True
             edges.append(JudgementDue(self._heard_end))
         return edges
 
     def _forget_pause(self) -> None:
         self._paused_at = None
         self._judged = 0
+        self._asked = False
         self._sure = False

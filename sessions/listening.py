@@ -55,6 +55,7 @@ from duologue.sessions.session_config import (
     SessionLimits,
     TurnPolicy,
 )
+from duologue.sessions.suspicion import Suspicion
 from duologue.sessions.turns import COUPLINGS, Assistant, Reaction, User
 
 LOGPROBS = "item.input_audio_transcription.logprobs"
@@ -105,6 +106,7 @@ class Listening:
         self._committed = 0
         self._utterance: Utterance | None = None
         self._transcribing: set[str] = set()
+        self._suspicion = Suspicion()
         self._configure_engine()
 
     # -- the session's own ------------------------------------------------------------------
@@ -162,11 +164,17 @@ class Listening:
                 utterance.judged = True
             else:
                 self._announce(utterance, now)
+        if self._suspicion.expires(now):
+            self._relax()
         if now >= self._idle_prompt_at():
             self._prompt_idle_user(now)
 
     def next_deadline(self) -> float:
-        deadline = min(self.endpointer.next_deadline(), self._idle_prompt_at())
+        deadline = min(
+            self.endpointer.next_deadline(),
+            self._suspicion.next_deadline(),
+            self._idle_prompt_at(),
+        )
         if self._utterance is not None and not self._utterance.announced:
             deadline = min(deadline, self._utterance.overlap_until)
         return deadline
@@ -219,6 +227,7 @@ class Listening:
 
     def receive_voice(self, event: VoiceProbability, now: float) -> None:
         self._follow(self.endpointer.frame(event.end, event.probability, now), now)
+        self._suspect(event.probability, now)
         if self.config.turn_detection is not None and self._room_left() <= 0:
             self.endpointer.reset()
             self._follow([Ended(self._position, self._position)], now)
@@ -240,12 +249,26 @@ class Listening:
                 case Ended():
                     self._end_turn(edge, now)
 
+    def _suspect(self, probability: float, now: float) -> None:
+        """Hush the assistant at the first sign of an interruption, where we can take that back."""
+        if self._utterance is not None or self.answering.state is not Assistant.SPEAKING:
+            return
+        if self._reaction() is not None and self._suspicion.rises(probability, now):
+            self.answering.playout.duck()
+
+    def _relax(self) -> None:
+        """Nobody took the floor, or somebody has: there is nothing to suspect any more."""
+        self._suspicion.end()
+        if self.answering.state is not Assistant.DUCKED:
+            self.answering.playout.restore()
+
     def _start_speech(self, edge: Started, now: float) -> None:
         start = max(self._buffer_start, edge.at - _padding(self.config))
         utterance = self._open(start)
         if self._reaction() is Reaction.JUDGE:
             utterance.overlap_until = now + self._limits.overlap_judgement
             self.answering.duck()
+            self._suspicion.end()
             return
         self._announce(utterance, now)
 
@@ -266,8 +289,24 @@ class Listening:
         if self._reaction() is not None:
             self.answering.interrupt(now)
         self.answering.restore()
+        self._relax()
         if utterance.words and self.config.transcription is not None:
             self._effects.append(TranscriptionDelta(utterance.item_id, 0, utterance.words))
+        self.prepare()
+
+    def prepare(self) -> None:
+        """The prompt of the turn that is under way may be warmed, if it will be answered."""
+        utterance = self._utterance
+        if utterance is not None and utterance.announced and self._turns_are_answered:
+            self.answering.prepare(self.config, utterance.item_id)
+
+    @property
+    def _turns_are_answered(self) -> bool:
+        """Whether the end of a turn asks for a response by itself."""
+        detection = self.config.turn_detection
+        return (
+            self.config.kind == "realtime" and detection is not None and detection.create_response
+        )
 
     def _resume(self, now: float) -> None:
         """The user goes on after a pause; an overlap that outlasts one is an interruption."""
@@ -277,18 +316,16 @@ class Listening:
             self._announce(utterance, now)
 
     def _pause(self, edge: Paused) -> None:
-        utterance, detection = self._utterance, self.config.turn_detection
-        assert utterance is not None and detection is not None
-        if not utterance.announced:
-            return
-        if self.config.kind == "realtime" and detection.create_response:
+        utterance = self._utterance
+        assert utterance is not None
+        if utterance.announced and self._turns_are_answered:
             self.answering.speculate(
                 self.config, utterance.item_id, edge.until, self.history.version + 1
             )
 
     def _end_turn(self, edge: Ended, now: float) -> None:
-        utterance, detection = self._utterance, self.config.turn_detection
-        assert utterance is not None and detection is not None
+        utterance = self._utterance
+        assert utterance is not None
         if not utterance.announced:
             if self.answering.state in (Assistant.SPEAKING, Assistant.DUCKED):
                 self._drop_utterance()
@@ -298,7 +335,7 @@ class Listening:
             self._announce(utterance, now)
         self._effects.append(SpeechStopped(edge.end // SAMPLES_PER_MS, utterance.item_id))
         self._commit(utterance, edge.until, edge.end)
-        if self.config.kind == "realtime" and detection.create_response:
+        if self._turns_are_answered:
             self.answering.create_for_turn(self.config, now)
 
     def _open(self, start: int) -> Utterance:

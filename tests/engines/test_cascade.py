@@ -280,6 +280,7 @@ async def test_a_spoken_turn_comes_back_as_speech_that_says_its_text(
         messages=(Message("user", (UtterancePart("u", until),)),),
         speculative=True,
         max_output_tokens=40,
+        temperature=0.0,
     )
     async with running(backend) as stage:
         await stage.tell(OpenSession(session="a"), ConfigureListening(session="a", partials=True))

@@ -1,4 +1,7 @@
 import json
+import os
+import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -54,6 +57,17 @@ def test_a_broken_file_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.weights
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have their own niceness on Linux")
+def test_its_threads_give_way_to_the_others(server: LlamaServer) -> None:
+    tokens = server.tokenize("Hello", special=True)
+    server.complete(Completion(tokens, 0, 1), lambda text, evaluated: False)
+    threads = [int(name) for name in os.listdir("/proc/self/task")]
+    mine = os.getpriority(os.PRIO_PROCESS, 0)
+    nice = [thread for thread in threads if os.getpriority(os.PRIO_PROCESS, thread) > mine]
+    assert nice
+    assert threading.get_native_id() not in nice
+
+
 def test_text_comes_in_pieces_and_the_prompt_is_cached_afterwards(server: LlamaServer) -> None:
     prompt = tokens(server)
     pieces: list[str] = []

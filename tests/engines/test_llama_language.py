@@ -306,6 +306,18 @@ async def test_an_answer_stops_the_warming_of_its_session() -> None:
     assert completer.evaluated < 60
 
 
+async def test_nothing_is_warmed_beside_an_answer_of_the_same_session() -> None:
+    completer = StandInCompleter()
+    completer.gate.close()
+    completer.answers = ["hello"]
+    async with loaded(completer) as language, anyio.create_task_group() as group:
+        group.start_soon(answer, language, asked("hi"))
+        await arrive(completer)
+        await language.warm("a", asked("hi there"))
+        completer.gate.open()
+    assert len(completer.completions) == 1
+
+
 async def test_a_prompt_that_cannot_be_warmed_is_no_failure() -> None:
     completer = StandInCompleter()
     async with loaded(completer) as language:

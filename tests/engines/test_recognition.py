@@ -1,6 +1,6 @@
 """Listening with stand-ins: a loud 100 ms is a word."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -101,9 +101,11 @@ class Room:
 
 
 @asynccontextmanager
-async def room(partials: bool = False, **opened: str) -> AsyncIterator[Room]:
+async def room(
+    partials: bool = False, clock: Callable[[], float] = lambda: 0.0, **opened: str
+) -> AsyncIterator[Room]:
     recognizer, detector = StandInRecognizer(), StandInDetector()
-    recognition = Recognition(recognizer, detector, Pulse())
+    recognition = Recognition(recognizer, detector, Pulse(), clock)
     outputs: list[Output] = []
     news: list[str] = []
     async with anyio.create_task_group() as group:
@@ -207,13 +209,53 @@ async def test_partials_show_words_once_two_looks_agree_and_join_to_the_whole() 
         assert isinstance(r.outputs[-1], TranscriptFinal)
 
 
-async def test_without_a_wish_for_partials_nothing_is_looked_at_while_one_speaks() -> None:
+async def test_without_a_wish_for_partials_there_are_fewer_looks_and_none_is_told() -> None:
     async with room() as r:
-        for _ in range(10):
+        for _ in range(5):
             r.hear(loud(0.1))
         await r.settle()
         assert r.recognizer.calls == []
+        r.hear(loud(0.1))
+        await r.settle()
+        assert r.recognizer.calls == [(9600, True)]
+        assert r.news == ["u"]
         assert r.outputs == []
+
+
+async def test_a_slow_recogniser_looks_less_often() -> None:
+    now = 0.0
+
+    def clock() -> float:
+        nonlocal now
+        now += 0.4
+        return now
+
+    async with room(partials=True, clock=clock) as r:
+        for _ in range(10):
+            r.hear(loud(0.3))
+            await r.settle()
+        looks = [samples for samples, _ in r.recognizer.calls]
+        assert looks == [4800, 4800 * 5, 4800 * 9]
+
+
+async def test_nothing_is_begun_in_a_hush_that_may_become_a_pause() -> None:
+    async with room(partials=True) as r:
+        r.hear(loud(0.28), quiet(0.04))
+        await r.settle()
+        assert r.recognizer.calls == []
+        r.hear(quiet(0.04))
+        await r.settle()
+        assert len(r.recognizer.calls) == 1
+
+
+async def test_silence_after_a_look_is_not_looked_at_again() -> None:
+    async with room(partials=True) as r:
+        r.hear(loud(0.3), quiet(0.1))
+        await r.settle()
+        for _ in range(10):
+            r.hear(quiet(0.1))
+            await r.settle()
+        assert len(r.recognizer.calls) == 1
 
 
 async def test_partials_are_one_at_a_time_and_take_all_there_is() -> None:
@@ -246,13 +288,13 @@ async def test_a_final_goes_before_partials_that_wait() -> None:
     assert [size for size, _ in r.recognizer.calls][:2] == [4800, 11200]
 
 
-async def test_stable_words_are_news_for_who_prepares_an_answer() -> None:
+async def test_words_are_news_for_who_prepares_an_answer() -> None:
     async with room(partials=True) as r:
         for _ in range(3):
             r.hear(loud(0.3))
             await r.settle()
         assert r.news
-        assert r.recognition.words_so_far(r.ears, "u") == "w0 w1 w2 w3 w4 w5"
+        assert r.recognition.words_so_far(r.ears, "u") == " ".join(f"w{n}" for n in range(9))
         assert r.recognition.words_so_far(r.ears, "unknown") == ""
         r.end()
         await r.settle()

@@ -66,6 +66,15 @@ def test_a_draft_plays_only_from_when_it_was_wanted() -> None:
     assert window.rank(100.1) is Rank.LATER
 
 
+def test_what_is_left_to_play_runs_down_from_the_first_sound() -> None:
+    window = SpeechWindow(draft=False)
+    assert window.left_ms(1.0) is None
+    window.make(800.0, 2.0)
+    assert window.left_ms(2.0) == 800.0
+    assert window.left_ms(2.5) == pytest.approx(300.0)
+    assert window.left_ms(3.0) == pytest.approx(-200.0)
+
+
 def test_pieces_join_to_the_speech_and_are_short() -> None:
     pcm = bytes(range(250)) * 1000
     cut = pieces(pcm)

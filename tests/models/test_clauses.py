@@ -51,6 +51,27 @@ def test_a_number_that_is_still_growing_is_not_cut() -> None:
     assert splitter.flush() == ["It is 3.5 now"]
 
 
+def test_a_hurried_clause_ends_early_but_not_on_a_word_that_leans_on_the_next() -> None:
+    splitter = ClauseSplitter(lambda letters: True)
+    text = "Good day! The weather is mild with a clear sky and a breeze, or so they say, of course."
+    said = [clause for letter in text for clause in splitter.push(letter)] + splitter.flush()
+    assert said == [
+        "Good day!",
+        " The weather is mild",
+        " with a clear",
+        " sky and a breeze,",
+        " or so they say,",
+        " of course.",
+    ]
+
+
+def test_how_much_waits_decides_whether_there_is_a_hurry() -> None:
+    splitter = ClauseSplitter(lambda letters: letters > 20)
+    text = "Sure! Two eggs and some flour make the dough."
+    said = [clause for letter in text for clause in splitter.push(letter)] + splitter.flush()
+    assert said == ["Sure!", " Two eggs and some flour", " make the dough."]
+
+
 def test_later_clauses_end_at_a_comma_once_they_are_long_enough() -> None:
     text = "Sure! First, take two eggs and a cup of flour, then mix them, and wait."
     assert clauses(text) == [

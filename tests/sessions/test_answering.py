@@ -330,6 +330,29 @@ def test_instructions_that_can_not_fit_are_refused_only_when_they_are_asked_for(
     assert not t.commands(engine.Prepare)
 
 
+def test_what_is_being_said_is_warmed_with_the_history_before_it(talk):
+    t = talk()
+    t.receive(events.CreateItem(None, MessageItem("i", "user", (InputText("Hello."),))))
+    t.speak(0.5)
+    (prepared,) = t.commands(engine.Prepare)
+    (message,) = prepared.request.messages
+    name = t.all(effects.SpeechStarted)[-1].item_id
+    assert message.parts == (engine.TextPart("Hello."), engine.UtterancePart(name))
+
+
+def test_what_will_not_be_answered_by_itself_is_not_warmed(talk):
+    t = talk(turn_detection=ServerVad(create_response=False))
+    t.speak(0.5)
+    assert not t.commands(engine.Prepare)
+
+
+def test_nothing_is_warmed_beside_an_answer_that_goes_on(talk):
+    t = talk(turn_detection=ServerVad(interrupt_response=False))
+    ask(t)
+    t.speak(0.5)
+    assert not t.commands(engine.Prepare)
+
+
 def test_without_an_engine_nothing_is_warmed(talk):
     t = talk()
     t.receive(events.EngineLost())

@@ -241,9 +241,31 @@ def test_a_silent_user_needs_no_timer():
 def test_the_detector_is_asked_at_fixed_silences_about_what_was_heard_so_far():
     ear = Ear(SemanticVad("low"))
     ear.frames(10, VOICE)
-    edges = ear.frames(40, SILENCE)
-    due = [edge.at for edge in edges if isinstance(edge, JudgementDue)]
+    due = []
+    for _ in range(40):
+        for edge in ear.frames(1, SILENCE):
+            if isinstance(edge, JudgementDue):
+                due.append(edge.at)
+                assert ear.judged(edge.at, 0.1) == []
     assert due == [(10 + frames_of(silence)) * FRAME for silence in JUDGEMENTS]
+
+
+def test_the_detector_is_not_asked_again_while_its_answer_is_due():
+    ear = Ear(SemanticVad("low"))
+    ear.frames(10, VOICE)
+    first, *more = [e for e in ear.frames(20, SILENCE) if isinstance(e, JudgementDue)]
+    assert more == []
+    late = ear.judged(first.at, 0.1)
+    assert late == [JudgementDue(30 * FRAME)]
+    assert ear.judged(late[0].at, 0.1) == []
+
+
+def test_a_pause_that_ends_before_its_judgement_does_not_keep_the_next_from_being_asked_about():
+    ear = Ear(SemanticVad("low"))
+    ear.frames(10, VOICE)
+    assert JudgementDue in kinds(ear.frames(8, SILENCE))
+    ear.frames(5, VOICE)
+    assert JudgementDue in kinds(ear.frames(8, SILENCE))
 
 
 def test_judgements_that_were_missed_in_a_stall_are_asked_for_once():
@@ -258,11 +280,12 @@ def test_a_doubtful_turn_ends_with_the_patience(eagerness):
     ear = Ear(SemanticVad(eagerness))
     ear.frames(10, VOICE)
     needed = frames_of(PATIENCE[eagerness])
-    early = ear.frames(needed - 1, SILENCE)
-    for edge in early:
-        if isinstance(edge, JudgementDue):
-            assert ear.judged(edge.at, 0.1) == []
-    assert Ended not in kinds(early)
+    for _ in range(needed - 1):
+        early = ear.frames(1, SILENCE)
+        assert Ended not in kinds(early)
+        for edge in early:
+            if isinstance(edge, JudgementDue):
+                assert ear.judged(edge.at, 0.1) == []
     assert kinds(ear.frames(1, SILENCE)) == [Ended]
 
 
