@@ -5,6 +5,10 @@ encoded with msgpack between processes. Every message names its session; everyth
 to one answer carries that answer's *generation*, a number that is never used twice in a session,
 so that whatever arrives late can be told apart and dropped.
 
+There are two lanes. A session of the realtime lane is a conversation; one of the batch lane is a
+client that asks for answers in text and waits for the whole of them. It hears nothing, and its
+answers run when nothing of the realtime lane wants what they need.
+
 Audio is mono, signed 16-bit little-endian. What is heard is at :data:`HEARD_RATE`, what is spoken
 at :data:`SPOKEN_RATE`. Positions of heard audio are samples since the session began.
 """
@@ -78,7 +82,10 @@ class ResponseRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     ``tool_choice`` is ``auto``, ``none``, ``required`` or ``function:NAME``. ``speed`` is a factor
     from 0.25 to 1.5. ``max_output_tokens`` is ``None`` for no limit but the model's own.
-    ``temperature`` is ``None`` for the model's default.
+    ``temperature`` (0 to 2), ``top_p`` (above 0, to 1) and ``seed`` are ``None`` for the model's
+    default; the answer ends before the first of the texts in ``stop``. An engine honours those of
+    these that its :class:`EngineSpec` lists. ``whole``: a history that is too long is an error,
+    instead of being cut at its beginning.
     """
 
     instructions: str
@@ -93,16 +100,24 @@ class ResponseRequest(msgspec.Struct, frozen=True, kw_only=True):
     temperature: float | None = None
     speculative: bool = False
     """The turn may not be over: an answer that was asked for goes first."""
+    top_p: float | None = None
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    whole: bool = False
 
 
 # -- commands -------------------------------------------------------------------------------
 
 
 class OpenSession(_Message, frozen=True, tag=True):
-    """Take a session in. ``language`` is an ISO 639-1 code; hints bias the recogniser."""
+    """Take a session in. ``language`` is an ISO 639-1 code; hints bias the recogniser.
+
+    ``batch``: of the batch lane. It takes Respond, in the text modality, and CancelResponse.
+    """
 
     language: str = "en"
     hint: str = ""
+    batch: bool = False
 
 
 class CloseSession(_Message, frozen=True, tag=True):
@@ -250,6 +265,17 @@ class TurnJudged(_Message, frozen=True, tag=True):
     probability: float
 
 
+class ResponseQueued(_Message, frozen=True, tag=True):
+    """An answer of the batch lane waits: the next one has ``position`` 1. 0: it begins.
+
+    Sent when the answer is asked for and whenever the position changes; the last one is 0, unless
+    the answer ends before it began.
+    """
+
+    generation: int
+    position: int
+
+
 class TextGenerated(_Message, frozen=True, tag=True):
     """Text of an answer in the text modality."""
 
@@ -318,6 +344,7 @@ Output = (
     | TranscriptFinal
     | TranscriptFailed
     | TurnJudged
+    | ResponseQueued
     | TextGenerated
     | SpeechGenerated
     | ToolCallStarted
@@ -356,7 +383,11 @@ class EngineLost(EngineError):
 
 
 class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What an engine serves. ``context_tokens`` bounds prompt and answer together."""
+    """What an engine serves. ``context_tokens`` bounds prompt and answer together.
+
+    ``batch``: answers of the batch lane that run at the same time; 0: there is no such lane.
+    ``sampling``: what it honours of a request's ``temperature``, ``top_p``, ``seed``, ``stop``.
+    """
 
     model: str
     voices: tuple[str, ...]
@@ -364,6 +395,8 @@ class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
     context_tokens: int
     sees: bool = False
     description: str = ""
+    batch: int = 0
+    sampling: tuple[str, ...] = ()
 
 
 class EngineStream(Protocol):
@@ -390,3 +423,10 @@ class Engine(Protocol):
 
     async def open(self, session: str) -> EngineStream:
         """A place for the session, kept until closed. Raises EngineFull, EngineUnavailable."""
+
+
+class BatchEngine(Engine, Protocol):
+    """An engine that has a batch lane too, where its spec says so."""
+
+    async def open_batch(self, session: str) -> EngineStream:
+        """A place in the batch lane, kept until closed. Raises EngineFull, EngineUnavailable."""

@@ -18,7 +18,7 @@ from duologue.engines.remote import RemoteEngine, RemoteLimits
 
 @asynccontextmanager
 async def open_in_process(
-    backend: Backend, limits: RemoteLimits | None = None
+    backend: Backend, limits: RemoteLimits | None = None, batch_limit: int = 32
 ) -> AsyncIterator[RemoteEngine]:
     """The same sockets and messages as with a worker, but no process to start or to lose.
 
@@ -26,7 +26,7 @@ async def open_in_process(
     """
     directory = private_directory("here")
     send, receive = anyio.create_memory_object_stream[Command](64)
-    places = Places(send, limits=LaneLimits(), retry_after_s=1.0)
+    places = Places(send, limits=LaneLimits(), retry_after_s=1.0, batch_limit=batch_limit)
 
     async def serve(
         commands: MemoryObjectReceiveStream[Command], *, task_status: anyio.abc.TaskStatus[None]

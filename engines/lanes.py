@@ -43,6 +43,7 @@ from duologue.engines.engine import (
     OpenSession,
     Output,
     ResponseEnded,
+    ResponseQueued,
     SpeechGenerated,
     TextGenerated,
     ToolCallDelta,
@@ -117,6 +118,7 @@ ToGateway = Welcome | Admitted | Refused | Draining | Output
 _CONTROL_COMMANDS = frozenset({OpenSession, CloseSession, Acknowledge})
 _DATA_OUTPUTS = frozenset(
     {
+        ResponseQueued,
         TextGenerated,
         SpeechGenerated,
         ToolCallStarted,

@@ -18,8 +18,8 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     ``backend`` names an entry of the worker's table; ``options`` is the msgpack of that backend's
     own options. ``directory`` is where its sockets go: private to this worker, mode 0700, and with
     ``remove_directory`` removed when the worker ends.
-    ``retry_after_s`` is what a client is told when all places are taken. ``stop_s`` bounds an
-    orderly end.
+    ``retry_after_s`` is what a client is told when all places are taken. ``batch_limit``: sessions
+    of the batch lane, with those whose answer runs. ``stop_s`` bounds an orderly end.
     """
 
     name: str
@@ -31,6 +31,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     heartbeat_s: float = 0.5
     stop_s: float = 5.0
     retry_after_s: float = 5.0
+    batch_limit: int = 32
     limits: LaneLimits = LaneLimits()
 
 

@@ -11,6 +11,7 @@ import anyio
 import anyio.abc
 from anyio.streams.memory import MemoryObjectSendStream
 
+from duologue.engines.batch_lane import BatchLane
 from duologue.engines.engine import (
     CancelResponse,
     CloseSession,
@@ -54,10 +55,11 @@ class BackendStuck(Exception):
 
 class Place:
     """A session that was admitted, the link it came by, and its answers: generation to whether
-    it was cancelled."""
+    it was cancelled. ``batch``: it is of the batch lane."""
 
-    def __init__(self, link: Link[ToWorker]) -> None:
+    def __init__(self, link: Link[ToWorker], batch: bool) -> None:
         self.link = link
+        self.batch = batch
         self.answers: dict[int, bool] = {}
 
 
@@ -81,11 +83,14 @@ class Places:
         *,
         limits: LaneLimits,
         retry_after_s: float,
+        batch_limit: int = 0,
     ) -> None:
+        """`batch_limit`: sessions of the batch lane; they take no place from conversations."""
         self._commands = commands
         self._limits = limits
         self._retry_after_s = retry_after_s
         self._places: dict[str, Place] = {}
+        self._batch = BatchLane(batch_limit, retry_after_s, self.emit)
         self._halves: dict[str, _Half] = {}
         self._links: set[Link[ToWorker]] = set()
         self._spec = EngineSpec(model="", voices=(), default_voice="", context_tokens=0)
@@ -95,13 +100,22 @@ class Places:
 
     @property
     def taken(self) -> int:
-        """How many sessions have a place."""
-        return len(self._places)
+        """How many conversations have a place."""
+        return len(self._places) - self._batch.taken
 
     def open(self, spec: EngineSpec, capacity: int) -> None:
         """Say what there is to be had, before the first gateway is let in."""
         self._spec = spec
         self._capacity = capacity
+        self._batch.open(spec.batch)
+
+    async def run_batch_lane(self) -> None:
+        """Begin the answers of the batch lane when it is their turn; returns when the backend has
+        ended."""
+        try:
+            await self._batch.run(self._pass)
+        except anyio.BrokenResourceError:
+            return
 
     async def drain(self) -> None:
         """Admit no more, tell the gateways, and return when the last session is closed."""
@@ -118,6 +132,8 @@ class Places:
             return
         if type(output) is ResponseEnded:
             place.answers.pop(output.generation, None)
+            if place.batch:
+                self._batch.end(output.session)
         try:
             send_output(place.link, output)
         except (LaneBroken, MessageTooLarge) as error:
@@ -173,7 +189,7 @@ class Places:
             await self._take(link, commands)
 
         self._links.add(link)
-        free = max(0, self._capacity - len(self._places))
+        free = max(0, self._capacity - self.taken)
         self._tell(link, Welcome(self._spec, self._capacity, free))
         if self._draining:
             self._tell(link, Draining())
@@ -210,29 +226,39 @@ class Places:
             elif isinstance(command, CancelResponse):
                 if place.answers.get(command.generation) is False:
                     place.answers[command.generation] = True
+                    if not self._batch.cancel(command):
+                        await self._pass(command)
+            elif isinstance(command, Respond):
+                place.answers[command.generation] = False
+                if place.batch:
+                    self._batch.respond(command)
+                else:
                     await self._pass(command)
             else:
-                if isinstance(command, Respond):
-                    place.answers[command.generation] = False
-                elif isinstance(command, CloseSession):
+                if isinstance(command, CloseSession):
                     self._free(command.session)
                 await self._pass(command)
 
     async def _admit(self, link: Link[ToWorker], command: OpenSession) -> None:
-        session = command.session
+        session, batch = command.session, command.batch
         if self._draining:
             self._tell(link, Refused(session, self._retry_after_s, full=False))
-        elif len(self._places) >= self._capacity:
+        elif batch and self._batch.full:
+            self._tell(link, Refused(session, self._batch.retry_after(), full=True))
+        elif not batch and self.taken >= self._capacity:
             self._tell(link, Refused(session, self._retry_after_s, full=True))
         elif session in self._places:
             raise LaneBroken(f"{session} is open already")
         else:
-            self._places[session] = Place(link)
+            self._places[session] = Place(link, batch)
+            if batch:
+                self._batch.admit(session)
             await self._pass(command)
             self._tell(link, Admitted(session))
 
     def _free(self, session: str) -> None:
         del self._places[session]
+        self._batch.forget(session)
         self._changed.set()
         self._changed = anyio.Event()
 
@@ -260,5 +286,6 @@ async def listen(directory: Path, places: Places) -> AsyncIterator[None]:
     ):
         serving.start_soon(control.serve, partial(places.attend, "control"))
         serving.start_soon(data.serve, partial(places.attend, "data"))
+        serving.start_soon(places.run_batch_lane)
         yield
         serving.cancel_scope.cancel()

@@ -74,9 +74,11 @@ class RemoteStream:
         link: Link[ToGateway],
         inbox: int,
         on_close: Callable[[str], None],
+        batch: bool = False,
     ) -> None:
         self._session = session
         self._alias = alias
+        self.batch = batch
         self._link = link
         self._on_close = on_close
         self._inbox: deque[Output] = deque()
@@ -212,8 +214,13 @@ class RemoteEngine:
 
     @property
     def sessions(self) -> int:
-        """Streams that are open here."""
-        return len(self._streams)
+        """Conversations that are open here."""
+        return sum(not stream.batch for stream in self._streams.values())
+
+    @property
+    def batch_sessions(self) -> int:
+        """Streams of the batch lane that are open here, waiting or running."""
+        return len(self._streams) - self.sessions
 
     async def wait_ready(self) -> None:
         """Return as soon as :attr:`ready` is true. Unbounded: the caller sets the deadline."""
@@ -222,16 +229,23 @@ class RemoteEngine:
 
     async def open(self, session: str) -> RemoteStream:
         """A place for the session. Raises EngineFull, EngineUnavailable."""
+        return await self._open(session, batch=False)
+
+    async def open_batch(self, session: str) -> RemoteStream:
+        """A place in the batch lane. Raises EngineFull, EngineUnavailable."""
+        return await self._open(session, batch=True)
+
+    async def _open(self, session: str, *, batch: bool) -> RemoteStream:
         link = self._link
         if link is None or self._draining:
             raise EngineUnavailable(self._limits.retry_after_s)
         # Names on the wire are never used twice: what is late for a closed session finds no one.
         alias = f"{session}/{next(self._numbers)}"
-        stream = RemoteStream(session, alias, link, self._limits.inbox, self._forget)
+        stream = RemoteStream(session, alias, link, self._limits.inbox, self._forget, batch)
         self._streams[alias] = stream
         refusal: Refused | None = None
         try:
-            link.control.send(OpenSession(session=alias))
+            link.control.send(OpenSession(session=alias, batch=batch))
             with anyio.move_on_after(self._limits.open_s):
                 refusal = await stream.admission()
         except LaneBroken as error:

@@ -128,7 +128,12 @@ class Worker:
         pulse = Pulse()
         backend = BACKENDS[self._config.backend](self._config.options, pulse)
         send, receive = anyio.create_memory_object_stream[Command](COMMANDS_QUEUED)
-        places = Places(send, limits=self._config.limits, retry_after_s=self._config.retry_after_s)
+        places = Places(
+            send,
+            limits=self._config.limits,
+            retry_after_s=self._config.retry_after_s,
+            batch_limit=self._config.batch_limit,
+        )
         async with anyio.create_task_group() as watching:
             watching.start_soon(self._obey, places)
             watching.start_soon(self._stop_on_signal)
