@@ -34,6 +34,7 @@ CODES: dict[str, CodeInfo] = {
     "invalid_audio": CodeInfo("invalid_request_error", False, "The audio can't be decoded."),
     "event_too_large": CodeInfo("invalid_request_error", False, "The event is too large."),
     "unsupported": CodeInfo("invalid_request_error", False, "Not supported by this server."),
+    "invalid_sdp": CodeInfo("invalid_request_error", False, "The SDP offer can't be answered."),
     "invalid_event_for_transport": CodeInfo(
         "invalid_request_error", False, "The event has no meaning on this transport."
     ),
