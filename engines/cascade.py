@@ -13,6 +13,7 @@ import msgspec
 from anyio.streams.memory import MemoryObjectReceiveStream
 
 from duologue.engines.backend import Backend, Emit
+from duologue.engines.batch_session import BatchSession
 from duologue.engines.cascade_session import CascadeSession, Stages
 from duologue.engines.chat_endpoint_impl import ChatEndpointLanguage, ChatEndpointStage
 from duologue.engines.cores import usable_cores
@@ -32,6 +33,9 @@ from duologue.models.whisper import Whisper
 
 REHEARSAL_SECONDS = 60.0
 REHEARSAL_OUTPUTS = 1000
+
+SAMPLING = ("temperature", "top_p", "seed", "stop")
+"""What both kinds of language models honour."""
 
 
 class PiperVoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,7 +96,7 @@ class CascadeBackend:
         self._load = load or load_parts
         self._clock = clock
         self._stages: Stages | None = None
-        self._sessions: dict[str, CascadeSession] = {}
+        self._sessions: dict[str, CascadeSession | BatchSession] = {}
 
     @property
     def spec(self) -> EngineSpec:
@@ -104,6 +108,8 @@ class CascadeBackend:
             context_tokens=self._language.context_tokens,
             sees=self._language.sees,
             description=self._config.description,
+            batch=batch_width(self._config.language),
+            sampling=SAMPLING,
         )
 
     @property
@@ -138,7 +144,8 @@ class CascadeBackend:
         session = self._sessions.get(command.session)
         if isinstance(command, OpenSession):
             if session is None:
-                self._sessions[command.session] = await self._open(group, emit, command)
+                opening = self._open_batch if command.batch else self._open
+                self._sessions[command.session] = await opening(group, emit, command)
         elif isinstance(command, CloseSession):
             if session is not None:
                 del self._sessions[command.session]
@@ -150,6 +157,13 @@ class CascadeBackend:
         self, group: anyio.abc.TaskGroup, emit: Emit, command: OpenSession
     ) -> CascadeSession:
         session = CascadeSession(command, self._loaded, emit, self._clock)
+        await group.start(session.live)
+        return session
+
+    async def _open_batch(
+        self, group: anyio.abc.TaskGroup, emit: Emit, command: OpenSession
+    ) -> BatchSession:
+        session = BatchSession(command.session, self._language, emit)
         await group.start(session.live)
         return session
 
@@ -193,6 +207,11 @@ def create_language(
     if isinstance(stage, ChatEndpointStage):
         return ChatEndpointLanguage(stage)
     return LlamaLanguage(msgspec.structs.replace(stage, slots=stage.slots or capacity), pulse)
+
+
+def batch_width(stage: LlamaStage | ChatEndpointStage) -> int:
+    """How many answers of the batch lane run at the same time."""
+    return stage.batch if isinstance(stage, ChatEndpointStage) else stage.batch_slots
 
 
 def load_parts(config: CascadeConfig) -> Parts:

@@ -40,7 +40,8 @@ class ChatEndpointStage(msgspec.Struct, frozen=True, kw_only=True, tag="chat"):
     pictures may be sent. ``headers`` are added to every request. ``context_tokens`` is what the
     session assumes of the model's context. ``max_tokens_field`` is the name under which the bound
     on an answer is sent. Timeouts are in seconds: ``connect_s`` for the connection, ``first_s``
-    until the first byte of the answer, ``gap_s`` between any two reads after it.
+    until the first byte of the answer, ``gap_s`` between any two reads after it. ``batch``: answers
+    of the batch lane that are asked for at the same time.
     """
 
     base_url: str
@@ -54,6 +55,7 @@ class ChatEndpointStage(msgspec.Struct, frozen=True, kw_only=True, tag="chat"):
     connect_s: float = 5.0
     first_s: float = 30.0
     gap_s: float = 30.0
+    batch: int = 4
 
     def __repr__(self) -> str:
         """Without the key, which must not get into a log."""
@@ -204,6 +206,10 @@ class ChatEndpointLanguage:
         temperature = stage.temperature if request.temperature is None else request.temperature
         if temperature is not None:
             body["temperature"] = temperature
+        if request.top_p is not None:
+            body["top_p"] = request.top_p
+        if request.seed is not None:
+            body["seed"] = request.seed
         return body
 
 

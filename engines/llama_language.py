@@ -16,7 +16,7 @@ from anyio.streams.memory import MemoryObjectSendStream
 from duologue.engines.context_window import only_older_gone
 from duologue.engines.cores import usable_cores
 from duologue.engines.engine import Message, ResponseRequest, Usage
-from duologue.engines.fairness import Rank
+from duologue.engines.fairness import Rank, ServiceLane
 from duologue.engines.language import Began, Finished, Generated, LanguageError
 from duologue.engines.llama_impl import Completed, Completer, Completion, LlamaError, LlamaServer
 from duologue.engines.llama_output import Failed, Item, Pieces
@@ -44,7 +44,8 @@ T = TypeVar("T")
 def load_server(stage: LlamaStage) -> Completer:
     """The stage's model, loaded; see :class:`LlamaServer` for what it raises."""
     threads = stage.threads or min(usable_cores(), MOST_THREADS)
-    return LlamaServer(Path(stage.path), slots=stage.slots, context=stage.context, threads=threads)
+    slots = stage.slots + stage.batch_slots
+    return LlamaServer(Path(stage.path), slots=slots, context=stage.context, threads=threads)
 
 
 class _Run:
@@ -72,10 +73,10 @@ class LlamaLanguage:
         self._pulse = pulse
         self._load = load
         self._completer: Completer | None = None
-        self._slots = SlotTable(stage.slots)
+        self._slots = SlotTable(stage.slots, stage.batch_slots)
         self._given = anyio.Event()
         self._turnstile = Turnstile(stage.parallel)
-        self._limiter = anyio.CapacityLimiter(stage.slots + 2)
+        self._limiter = anyio.CapacityLimiter(stage.slots + stage.batch_slots + 2)
         self._shown: dict[str, tuple[str, tuple[Message, ...]]] = {}
         self._warming: dict[str, tuple[anyio.CancelScope, _Run]] = {}
         self._answering: Counter[str] = Counter()
@@ -204,6 +205,10 @@ class LlamaLanguage:
             run.slot.tokens, run.slot.generated = tokens, 0
             completed = await self._complete(completion, flow)
             run.slot.generated = completed.generated
+            if flow.withheld and send is not None:
+                if completed.reason == "stopped":
+                    continue
+                await send.send(flow.said)
             said += flow.said
             generated += completed.generated
             if completed.reason != "stopped" or generated >= prompt.most > 0 or flow.gone:
@@ -224,6 +229,8 @@ class LlamaLanguage:
         assert self._completer is not None
         work = partial(self._completer.complete, completion, flow.step)
         run = flow.run
+        if run.rank().lane is ServiceLane.BATCH:
+            await self._pulse.live.quiet()
         await self._turnstile.enter(run.session, run.rank())
         try:
             completed = await self._in_thread(work)
@@ -248,7 +255,8 @@ class LlamaLanguage:
 
     @asynccontextmanager
     async def _using_slot(self, run: _Run, prompt: SlotPrompt) -> AsyncIterator[Slot]:
-        while (slot := self._slots.take(run.session, prompt.tokens)) is None:
+        batch = run.rank().lane is ServiceLane.BATCH
+        while (slot := self._slots.take(run.session, prompt.tokens, batch)) is None:
             await self._given.wait()
         run.slot = slot
         try:
@@ -267,7 +275,8 @@ class _Flow:
     """One completion's text on its way from llama.cpp's thread to the reader.
 
     ``said`` is what was generated, ``held`` its last piece if the reader had no room for it;
-    ``gone``: there is no reader any more.
+    ``gone``: there is no reader any more. ``withheld``: nothing is given to the reader, since the
+    text may have to begin again.
     """
 
     def __init__(
@@ -282,8 +291,11 @@ class _Flow:
         self.said = ""
         self.held = ""
         self.gone = False
-        # A text that follows a schema can't be taken up again in its middle.
-        self._whole = completion.schema is not None
+        self._batch = run.rank().lane is ServiceLane.BATCH
+        # A text that follows a schema can't be taken up again in its middle. The batch lane has to
+        # make way all the same, and begins anew.
+        self._whole = completion.schema is not None and not self._batch
+        self.withheld = completion.schema is not None and self._batch
         self._prompted = len(completion.tokens)
         self._send = send
         self._turnstile = turnstile
@@ -296,7 +308,10 @@ class _Flow:
         self._beat.close()
         if self.run.stopped:
             return True
-        if text and self._send is not None:
+        if text and self.withheld:
+            self._generated += 1
+            self.said += text
+        elif text and self._send is not None:
             self._generated += 1
             began = None
             if not self.run.began:
@@ -318,6 +333,8 @@ class _Flow:
     def _makes_way(self, evaluated: int) -> bool:
         if self._whole and self._generated:
             return False
+        if self._batch and self._pulse.live.busy:
+            return True
         served = self._generated >= BURST or (not self._generated and evaluated >= SLICE)
         return self._turnstile.outranked(self.run.rank(), served)
 

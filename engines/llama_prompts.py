@@ -24,16 +24,17 @@ class LlamaStage(msgspec.Struct, frozen=True, kw_only=True, tag="llama"):
 
     ``path`` is the file; ``family`` one of the values of :class:`Family`, or "" to tell by the
     file's name. ``context`` is in tokens, for each of ``slots`` conversations (0: as many as the
-    cascade takes). ``parallel`` of them generate at the same time, the others wait their turn: on
-    a CPU, tokens generated together come no faster. ``threads`` 0 is as many as there are cores,
-    at most 8. ``max_new_tokens`` bounds an answer that the request does not. ``seed`` -1 is a new
-    one for each answer.
+    cascade takes), and of ``batch_slots`` more for the batch lane. ``parallel`` of them generate
+    at the same time, the others wait their turn: on a CPU, tokens generated together come no
+    faster. ``threads`` 0 is as many as there are cores, at most 8. ``max_new_tokens`` bounds an
+    answer that the request does not. ``seed`` -1 is a new one for each answer.
     """
 
     path: str
     name: str = ""
     family: str = ""
     slots: int = 0
+    batch_slots: int = 1
     parallel: int = 1
     context: int = 2048
     threads: int = 0
@@ -76,7 +77,8 @@ class PromptBuilder:
             schema = self._schema(request)
             tokens = self._tokens(request, shown)
             while len(tokens) > room:
-                fewer = shortened(shown, 1 - KEPT * room / len(tokens))
+                ratio = 1 - KEPT * room / len(tokens)
+                fewer = None if request.whole else shortened(shown, ratio)
                 if fewer is None:
                     raise LanguageError.of(
                         "context_too_long",
@@ -86,13 +88,12 @@ class PromptBuilder:
                 tokens = self._tokens(request, shown)
         except (LlamaError, ValueError) as error:
             raise LanguageError.of("engine_error", str(error)) from error
-        wanted = request.temperature
         return SlotPrompt(
             tokens,
             request.instructions,
             shown,
             min(most, stage.context - len(tokens) - 1),
-            Sampling(stage.temperature if wanted is None else wanted, seed=stage.seed),
+            self._sampling(request),
             schema,
         )
 
@@ -127,6 +128,17 @@ class PromptBuilder:
         )
         messages: list[Json] = [{"role": one.role, "content": one.content} for one in prompts]
         return self._completer.tokenize(self._completer.render(messages), special=True)
+
+    def _sampling(self, request: ResponseRequest) -> Sampling:
+        sampling = Sampling(self._stage.temperature, seed=self._stage.seed)
+        if request.temperature is not None:
+            sampling = replace(sampling, temperature=request.temperature)
+        if request.top_p is not None:
+            sampling = replace(sampling, top_p=request.top_p)
+        if request.seed is not None:
+            # llama.cpp takes 32 bits, of which the largest number means a new one each time.
+            sampling = replace(sampling, seed=request.seed % (2**32 - 1))
+        return sampling
 
     def _schema(self, request: ResponseRequest) -> Json | None:
         """What forces a call where one is insisted on."""

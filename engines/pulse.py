@@ -7,6 +7,8 @@ from contextlib import contextmanager
 
 import msgspec
 
+from duologue.engines.live_calls import LiveCalls
+
 
 class Reading(msgspec.Struct, frozen=True):
     """``steps``: steps done so far. ``running_s``: age of the oldest unfinished one, in seconds."""
@@ -20,9 +22,12 @@ class Pulse:
 
     A backend wraps each call into a model in :meth:`step`, from any thread. One step is what
     can't be interrupted, so it should take no longer than a few hundred milliseconds.
+
+    ``live``: the calls that conversations wait for, for the batch lane to stand aside.
     """
 
     def __init__(self) -> None:
+        self.live = LiveCalls()
         self._tickets = itertools.count()
         self._running: dict[int, int] = {}
         self._done = itertools.count()

@@ -97,7 +97,8 @@ class ScriptedOptions(msgspec.Struct, frozen=True, kw_only=True):
     transcripts an utterance is called "utterance of 1.2 s". ``transcript_ms`` and ``judge_ms`` are
     what the answers to EndUtterance and JudgeTurn take. ``window_ms``: how far speech may be ahead
     of what was acknowledged, ``None`` for no bound. ``word_ms``: between two words of a text or two
-    pieces of arguments. A token is a word. ``start_failure``: refuse to start, for this reason.
+    pieces of arguments. A token is a word. ``batch``: answers of the batch lane at the same time.
+    ``start_failure``: refuse to start, for this reason.
     """
 
     replies: tuple[Reply, ...] = REPLIES
@@ -113,6 +114,7 @@ class ScriptedOptions(msgspec.Struct, frozen=True, kw_only=True):
     voices: tuple[str, ...] = ("low", "high")
     context_tokens: int = 32_000
     sees: bool = True
+    batch: int = 4
     start_failure: str = ""
 
     def __post_init__(self) -> None:

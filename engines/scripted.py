@@ -45,6 +45,9 @@ class ScriptedBackend:
             context_tokens=options.context_tokens,
             sees=options.sees,
             description="A script; there is no model.",
+            batch=options.batch,
+            # A script leaves nothing to chance, so these change nothing.
+            sampling=("temperature", "top_p", "seed"),
         )
 
     @property

@@ -8,6 +8,7 @@ import anyio
 import anyio.to_thread
 
 from duologue.engines.fairness import FairQueue, Rank, Ticket
+from duologue.engines.live_calls import LiveCalls
 from duologue.engines.pulse import Pulse
 
 T = TypeVar("T")
@@ -16,7 +17,9 @@ T = TypeVar("T")
 class Turnstile:
     """Lets `width` through at a time. Used on one event loop; :meth:`outranked` from any thread."""
 
-    def __init__(self, width: int = 1) -> None:
+    def __init__(self, width: int = 1, live: LiveCalls | None = None) -> None:
+        """`live` is told of every :meth:`turn`, from before it waits."""
+        self._live = live or LiveCalls()
         self._queue = FairQueue()
         self._waiting: dict[Ticket, anyio.Event] = {}
         self._room = width
@@ -67,18 +70,19 @@ class Turnstile:
 
     @asynccontextmanager
     async def turn(self, key: Hashable, rank: Rank) -> AsyncIterator[None]:
-        await self.enter(key, rank)
-        try:
-            yield
-        finally:
-            self.leave()
+        with self._live.call():
+            await self.enter(key, rank)
+            try:
+                yield
+            finally:
+                self.leave()
 
 
 class ModelThread:
     """Calls into one model: off the event loop, one at a time, counted by the pulse."""
 
     def __init__(self, pulse: Pulse) -> None:
-        self.turnstile = Turnstile()
+        self.turnstile = Turnstile(live=pulse.live)
         self._pulse = pulse
         self._limiter = anyio.CapacityLimiter(1)
 
