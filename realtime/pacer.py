@@ -83,7 +83,8 @@ class Pacer:
             now = self._clock.now()
             if self.advance(now):
                 self._measure(now)
-            await anyio.sleep(max(0.0, self.next_deadline() - self._clock.now()))
+            # Not longer than a period: who joins meanwhile may be due before all others.
+            await anyio.sleep(max(0.0, min(PERIOD, self.next_deadline() - self._clock.now())))
 
     def next_deadline(self) -> float:
         """When the next phase that has members is due; infinite without any."""

@@ -1,0 +1,132 @@
+"""The beat: everybody's ticks, in time, once."""
+
+import math
+
+import anyio
+import pytest
+from hypothesis import given, strategies as st
+
+from duologue.realtime.pacer import PERIOD, SLOTS, STEP, Pacer, complexity_for
+from duologue.sessions.clock import ManualClock
+
+pytestmark = pytest.mark.anyio
+
+
+class Member:
+    def __init__(self) -> None:
+        self.ticks: list[float] = []
+
+    def tick(self, now: float) -> None:
+        self.ticks.append(now)
+
+
+@given(st.lists(st.floats(0.0001, 0.09), min_size=1, max_size=60), st.integers(1, 30))
+def test_each_member_is_ticked_once_a_period_however_late_the_loop_is(
+    naps: list[float], members: int
+) -> None:
+    clock = ManualClock()
+    pacer = Pacer(clock)
+    joined = [Member() for _ in range(members)]
+    for member in joined:
+        pacer.join(member)
+    for nap in naps:
+        pacer.advance(clock.advance(nap))
+    for member in joined:
+        assert abs(len(member.ticks) - clock.now() / PERIOD) < 1.001
+    assert pacer.skipped == 0
+
+
+def test_members_are_spread_over_the_period() -> None:
+    clock = ManualClock()
+    pacer = Pacer(clock)
+    joined = [Member() for _ in range(2 * SLOTS)]
+    for member in joined:
+        pacer.join(member)
+        pacer.join(member)
+    for step in range(SLOTS):
+        pacer.advance(clock.advance(STEP if step else 0.0))
+        assert len({len(member.ticks) for member in joined}) <= 2
+    assert {len(member.ticks) for member in joined} == {1}
+    times = [member.ticks[0] for member in joined]
+    assert len(set(times)) == SLOTS
+
+
+def test_a_stopped_process_skips_instead_of_bursting() -> None:
+    clock = ManualClock()
+    pacer = Pacer(clock)
+    member = Member()
+    pacer.join(member)
+    pacer.advance(clock.advance(60.0))
+    assert len(member.ticks) <= 2
+    assert pacer.skipped > 2900
+    pacer.advance(clock.advance(PERIOD))
+    assert len(member.ticks) <= 3
+
+
+def test_the_next_tick_is_never_in_the_past() -> None:
+    clock = ManualClock(5.0)
+    pacer = Pacer(clock)
+    assert pacer.next_deadline() == math.inf
+    pacer.join(Member())
+    for _ in range(100):
+        pacer.advance(clock.now())
+        assert clock.now() < pacer.next_deadline() + 1e-9 <= clock.now() + PERIOD + 1e-6
+        clock.advance(0.0031)
+    assert pacer.worst_lag > 0
+    pacer.forget_lag()
+    assert pacer.worst_lag == 0
+
+
+def test_one_that_fails_is_left_out_and_the_others_go_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Broken:
+        def tick(self, now: float) -> None:
+            raise RuntimeError("broken")
+
+    clock = ManualClock()
+    pacer = Pacer(clock)
+    member = Member()
+    pacer.join(Broken())
+    pacer.join(member)
+    for _ in range(2 * SLOTS):
+        pacer.advance(clock.advance(STEP))
+    assert len(member.ticks) == 2
+    assert len(pacer) == 1
+    assert "a paced stream failed" in caplog.text
+    pacer.leave(member)
+    pacer.leave(member)
+    assert len(pacer) == 0
+
+
+def test_encoders_try_less_the_busier_the_loop_is() -> None:
+    values = [complexity_for(load, 5) for load in (0.1, 0.4, 0.5, 0.7, 1.0)]
+    assert values == sorted(values, reverse=True)
+    assert values[0] > 5 > values[-1]
+    # Between the limits it stays as it is.
+    assert complexity_for(0.42, 3) == 3
+    assert complexity_for(0.42, 5) == 5
+
+
+async def test_it_runs_while_there_are_members_and_sleeps_without() -> None:
+    pacer = Pacer()
+    done = anyio.Event()
+
+    class Countdown:
+        left = 3
+
+        def tick(self, now: float) -> None:
+            self.left -= 1
+            if not self.left:
+                pacer.leave(self)
+                done.set()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(pacer.run)
+        await anyio.lowlevel.checkpoint()
+        for _ in range(2):
+            done = anyio.Event()
+            pacer.join(Countdown())
+            with anyio.fail_after(5):
+                await done.wait()
+        tasks.cancel_scope.cancel()
