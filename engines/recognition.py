@@ -61,7 +61,7 @@ that is busy all the time would be busy when a turn ends, too."""
 HUSH_SAMPLES = HEARD_RATE * 2 // 100
 """Silence that may become a pause: nothing is begun that the pause would have to wait for."""
 
-PAUSE_SAMPLES = HEARD_RATE * 6 // 100
+PAUSE_SAMPLES = HEARD_RATE * 8 // 100
 """Silence after which an answer may soon be wanted: recognise before it is asked for."""
 
 FOLD_SECONDS = 20.0

@@ -100,9 +100,7 @@ class ClauseSplitter:
         if last.endswith((".", "!", "?", "…", *_FULL_STOPS)):
             return _ends_sentence(words, last) and (self._first or len(words) >= _WORDS_TO_STOP)
         if last.endswith((",", ";", ":", "—", "–")):
-            if self._first or len(words) < 2:
-                return len(words) >= 2
-            return len(words) >= _WORDS_TO_COMMA or self._hurried(len(clause))
+            return self._first or len(words) >= _WORDS_TO_COMMA or self._hurried(len(clause))
         least = FIRST_WORDS if self._first else _HURRIED_WORDS
         if len(words) < least or not (self._first or self._hurried(len(clause))):
             return False

@@ -26,6 +26,8 @@ HYSTERESIS = 0.15
 """A voiced stretch goes on down to this much below the threshold."""
 JUDGEMENTS = (0.2, 0.4, 0.6, 0.8)
 """Seconds of silence at which the turn detector is asked, unless its last answer is still due."""
+TAIL = RATE // 10
+"""What belongs to an utterance after its last voiced frame: the end of a soft consonant."""
 REACH = 10 * RATE
 """How far back an utterance may begin; what was heard before is gone."""
 PATIENCE: Mapping[Eagerness, float] = {"low": 3.0, "medium": 1.5, "auto": 1.0, "high": 0.6}
@@ -191,18 +193,22 @@ class Endpointer:
                 return edges
             self.state = step(USER, self.state, UserSignal.SILENCE)
             self._paused_at = self._heard_end
-            edges.append(Paused(self._paused_at))
+            edges.append(Paused(self._until))
         due = False
         while silence >= self._judgement_threshold():
             self._judged += 1
             due = True
         if silence >= self._release_threshold():
-            edges.append(Ended(self._paused_at, self._heard_end))
+            edges.append(Ended(self._until, self._heard_end))
             self.reset()
         elif due:
             self._asked = True
             edges.append(JudgementDue(self._heard_end))
         return edges
+
+    @property
+    def _until(self) -> int:
+        return min(self._voice_end + TAIL, self._heard_end)
 
     def _forget_pause(self) -> None:
         self._paused_at = None

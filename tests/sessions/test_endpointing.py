@@ -11,6 +11,7 @@ from duologue.sessions.endpointing import (
     PATIENCE,
     RATE,
     STALL,
+    TAIL,
     Ended,
     Endpointer,
     JudgementDue,
@@ -108,11 +109,11 @@ def test_without_turn_detection_nothing_is_found():
 def test_a_turn_pauses_after_the_time_for_speculation_and_ends_after_the_silence():
     ear = Ear(ServerVad(silence_duration_ms=500))
     ear.frames(10, VOICE)
+    spoken = ear.position + TAIL
     assert ear.frames(frames_of(0.2) - 1, SILENCE) == []
-    assert ear.frames(1, SILENCE) == [Paused(ear.position)]
-    paused = ear.position
+    assert ear.frames(1, SILENCE) == [Paused(spoken)]
     assert ear.frames(frames_of(0.5) - frames_of(0.2) - 1, SILENCE) == []
-    assert ear.frames(1, SILENCE) == [Ended(paused, ear.position)]
+    assert ear.frames(1, SILENCE) == [Ended(spoken, ear.position)]
 
 
 @pytest.mark.parametrize("silence_ms", [32, 64, 200, 320, 500, 2000])
@@ -181,8 +182,8 @@ def test_silence_is_counted_in_media_time_however_fast_it_is_sent(pace):
     edges = ear.frames(30, SILENCE, pace)
     voiced = 10 * FRAME
     assert edges == [
-        Paused(voiced + frames_of(0.2) * FRAME),
-        Ended(voiced + frames_of(0.2) * FRAME, voiced + frames_of(0.5) * FRAME),
+        Paused(voiced + TAIL),
+        Ended(voiced + TAIL, voiced + frames_of(0.5) * FRAME),
     ]
 
 
