@@ -159,7 +159,7 @@ class PlaybackReported:
     """The listener's side has played ``played_ms`` of an item's audio."""
 
     item_id: str
-    played_ms: int
+    played_ms: float
 
 
 # -- from the connection and the engine -----------------------------------------------------

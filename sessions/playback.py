@@ -1,7 +1,8 @@
 """What the listener has heard: generated ≥ sent ≥ played, for each spoken item.
 
-Where the server plays audio out, it reports what has left. Where the client does, what was sent is
-taken to play in real time from the moment it was sent, without gaps as long as there is more.
+Where the server plays audio out, it reports what has left, and an item that was reported of plays
+until its last sample was. Otherwise what was sent is taken to play in real time from the moment it
+was sent, without gaps as long as there is more.
 Times are session seconds, positions milliseconds of an item's audio.
 """
 
@@ -15,11 +16,15 @@ BYTES_PER_MS = 48
 """Of mono int16 audio at 24 kHz."""
 LINGER = 2.0
 """Seconds for which audio is kept once it was heard: a client may say late where it was cut."""
+STALLED = 10.0
+"""Seconds after which playout that reports nothing more is taken to have ended."""
 MS_PER_LETTER = 65.0
 """How long a letter takes to say, where nothing was said yet to measure it by."""
 LEAST_MEASURE_MS = 500.0
 WORD_MS = 300.0
 """About a word: by so much an estimate inside a clause is too low rather than too high."""
+TOLERANCE_MS = 0.1
+"""Less than a sample and a half short of its end, an item is played."""
 NEARLY_ALL = 0.8
 """A clause of which this share of the expected length was made is taken to be all there."""
 
@@ -44,11 +49,13 @@ class SpokenItem:
     """The audio of one assistant item. ``cut_ms`` is set once it is known where it was cut off.
 
     ``whole``: the engine has made all of it. ``closed``: no more comes, whole or not.
+    ``by_report``: once it was reported of, it plays until its last sample was.
     """
 
     item_id: str
     response_id: str
     in_conversation: bool = True
+    by_report: bool = False
     clauses: list[Clause] = field(default_factory=list)
     generated_ms: float = 0.0
     sent_ms: float = 0.0
@@ -60,6 +67,7 @@ class SpokenItem:
     _run_start: float = 0.0
     _run_ms: float = 0.0
     _reported_ms: float | None = None
+    _flushed_ms: float = 0.0
 
     def generate(self, text: str, pcm: bytes) -> None:
         """More speech: a new clause where there is text, else more of the last one."""
@@ -95,10 +103,28 @@ class SpokenItem:
         """The server's own playout says how much has been played."""
         self._reported_ms = max(self._reported_ms or 0.0, min(played_ms, self.sent_ms))
 
+    @property
+    def unreported_ms(self) -> float:
+        """Of an item that was reported of: what was sent, waits and has not been reported yet."""
+        if not self.by_report or self._reported_ms is None:
+            return 0.0
+        left = self.sent_ms - max(self._reported_ms, self._flushed_ms)
+        return left if left > TOLERANCE_MS else 0.0
+
+    def shift(self, seconds: float) -> None:
+        """What waits plays so much later than was thought."""
+        self._run_start += seconds
+
+    def plays_at(self, now: float) -> bool:
+        if self.by_report and self._reported_ms is not None:
+            return self.unreported_ms > 0
+        return self.begins_at <= now < self.ends_at
+
     def flush(self, now: float) -> None:
         """The listener has dropped what waits to be played."""
         self._run_start = min(self._run_start, now)
         self._run_ms = min(self._run_ms, (now - self._run_start) * 1000)
+        self._flushed_ms = self.sent_ms
 
     def played_ms(self, now: float) -> float:
         """How much of the item has been heard by ``now``; nothing behind a cut ever is."""
@@ -201,7 +227,9 @@ class Playback:
     longer than it plays.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, by_report: bool = False) -> None:
+        """``by_report``: playout is the server's own."""
+        self._by_report = by_report
         self._end = 0.0
         self._items: dict[str, SpokenItem] = {}
         self._fresh: list[SpokenItem] = []
@@ -210,7 +238,7 @@ class Playback:
         return self._items.get(item_id)
 
     def open(self, item_id: str, response_id: str, in_conversation: bool) -> SpokenItem:
-        item = SpokenItem(item_id, response_id, in_conversation)
+        item = SpokenItem(item_id, response_id, in_conversation, self._by_report)
         if in_conversation:
             self._items[item_id] = item
         self._fresh.append(item)
@@ -235,6 +263,18 @@ class Playback:
         item.send(start, length_ms)
         self._end = start + length_ms / 1000
 
+    def report(self, item_id: str, played_ms: float, now: float) -> None:
+        """The server's own playout stands here in an item; what waits plays after that."""
+        for index, item in enumerate(self._fresh):
+            if item.item_id == item_id:
+                item.report(played_ms)
+                if self._by_report:
+                    late = now + item.unreported_ms / 1000 - item.ends_at
+                    for waiting in self._fresh[index:]:
+                        waiting.shift(late)
+                    self._end += late
+                return
+
     def flush(self, now: float) -> None:
         """The listener has dropped what waits to be played."""
         self._end = min(self._end, now)
@@ -245,7 +285,11 @@ class Playback:
         """Let go of audio that was heard a while ago or will never be heard."""
         for item in self._fresh:
             item.forget_audio(before_ms=item.played_ms(now) - LINGER * 1000)
-        over = [item for item in self._fresh if item.closed and item.ends_at + LINGER <= now]
+        over = [
+            item
+            for item in self._fresh
+            if item.closed and item.ends_at + (STALLED if item.unreported_ms else LINGER) <= now
+        ]
         for item in over:
             item.forget_audio()
             self._fresh.remove(item)
@@ -253,7 +297,7 @@ class Playback:
     def response_at(self, now: float) -> str | None:
         """The response that is being heard."""
         for item in self._fresh:
-            if item.begins_at <= now < item.ends_at:
+            if item.plays_at(now):
                 return item.response_id
         return None
 
@@ -268,5 +312,7 @@ class Playback:
 
     @property
     def end(self) -> float:
-        """When all that was sent will have been played."""
+        """When all that was sent will have been played; infinite where reports will tell."""
+        if any(item.unreported_ms for item in self._fresh):
+            return math.inf
         return self._end

@@ -408,3 +408,63 @@ def test_generated_sent_and_played_never_overtake_each_other(steps):
             assert item.generated_ms >= item.sent_ms >= item.played_ms(now) - 1e-6 >= -1e-6
         assert playback.end >= 0.0
         assert playback.next_edge(now) > now
+
+
+# -- where playout is reported --------------------------------------------------------------
+
+
+def reported(*items):
+    """As `playing`, by a playout that reports."""
+    playback = Playback(by_report=True)
+    for name, ms in items:
+        item = playback.open(name, f"r-{name}", True)
+        item.generate(f"{name}.", pcm(ms))
+        item.whole = item.closed = True
+        playback.sent(item, ms, 0.0)
+    return playback
+
+
+def test_an_item_that_was_reported_of_plays_until_its_last_sample_was():
+    playback = reported(("a", 1000))
+    playback.report("a", 400.0, 0.5)
+    assert playback.response_at(9.0) == "r-a"
+    assert playback.end == math.inf
+    assert playback.next_edge(9.0) == math.inf
+    playback.report("a", 1000.0, 1.3)
+    assert playback.response_at(1.3) is None
+    assert playback.end == 1.3
+
+
+def test_what_waits_behind_a_late_item_is_late_too():
+    playback = reported(("a", 1000), ("b", 1000))
+    playback.report("a", 400.0, 0.9)
+    assert playback.lead(0.9) == pytest.approx(1.6)
+    playback.report("a", 1000.0, 1.5)
+    assert playback.response_at(1.6) == "r-b"
+    assert playback.response_at(2.6) is None
+
+
+def test_what_was_flushed_is_not_waited_for():
+    playback = reported(("a", 1000))
+    playback.report("a", 400.0, 0.4)
+    playback.flush(0.4)
+    assert playback.response_at(0.4) is None
+    assert playback.lead(0.4) == 0.0
+    assert playback.item("a").played_ms(9.0) == 400
+
+
+def test_playout_that_reports_nothing_more_is_given_up_in_the_end():
+    playback = reported(("a", 1000))
+    playback.report("a", 400.0, 0.4)
+    playback.tidy(5.0)
+    assert playback.response_at(5.0) == "r-a"
+    playback.tidy(20.0)
+    assert playback.response_at(20.0) is None
+
+
+def test_where_the_client_plays_out_a_report_moves_nothing_else():
+    playback = playing(("a", 1000), ("b", 1000))
+    playback.report("a", 400.0, 0.9)
+    assert playback.end == 2.0
+    assert playback.item("a").played_ms(0.9) == 400
+    playback.report("nothing", 400.0, 0.9)
