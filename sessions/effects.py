@@ -328,12 +328,12 @@ class FlushPlayout:
 
 @dataclass(frozen=True, slots=True)
 class DuckPlayout:
-    """Play softly while an overlap is judged (where the server plays it out)."""
+    """Fade out and hold the rest back while an overlap is judged (where the server plays out)."""
 
 
 @dataclass(frozen=True, slots=True)
 class RestorePlayout:
-    """Play at full level again: the overlap was a backchannel."""
+    """Fade in and go on where it was held back: nobody took the floor."""
 
 
 # -- to the engine and the connection -------------------------------------------------------

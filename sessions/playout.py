@@ -24,6 +24,8 @@ from duologue.sessions.history import History
 from duologue.sessions.items import MessageItem, OutputAudio
 from duologue.sessions.playback import Playback, SpokenItem
 
+LONGEST_LEAD = 60.0
+"""Seconds of audio that our own playout holds at most."""
 OVERRUN_MS = 500
 """How far beyond an item's audio a client's own count may be."""
 
@@ -45,8 +47,9 @@ class Playout:
         self._tell = tell
         self._plays_out = plays_out
         self._told: str | None = None
+        self._ducked = False
         self._settled_at = 0.0
-        self.playback = Playback()
+        self.playback = Playback(by_report=plays_out)
 
     # -- being heard ------------------------------------------------------------------------
 
@@ -74,14 +77,21 @@ class Playout:
         return self.playback.next_edge(self._settled_at) if self._plays_out else math.inf
 
     def duck(self) -> bool:
-        """Play softly for a while, if playout is ours."""
-        if self._plays_out:
+        """Hold back what is being said for a while, if playout is ours."""
+        if self._plays_out and not self._ducked:
+            self._ducked = True
             self._effects.append(DuckPlayout())
         return self._plays_out
 
     def restore(self) -> None:
-        """Play at full level again."""
-        self._effects.append(RestorePlayout())
+        """Go on, if it was held back."""
+        if self._ducked:
+            self._ducked = False
+            self._effects.append(RestorePlayout())
+
+    def lead(self, wanted: float) -> float:
+        """Seconds that sent audio may run ahead of the listener."""
+        return min(wanted, LONGEST_LEAD) if self._plays_out else wanted
 
     # -- not being heard any more -----------------------------------------------------------
 
@@ -95,6 +105,7 @@ class Playout:
         self.playback.flush(now)
         if not self._plays_out:
             return
+        self._ducked = False
         self._effects.append(FlushPlayout())
         if self._told is not None:
             self._effects.append(PlaybackCleared(self._told))

@@ -18,7 +18,7 @@ from duologue.sessions.errors import ProtocolError
 from duologue.sessions.history import History
 from duologue.sessions.items import InputText, MessageItem, OutputAudio
 from duologue.sessions.playback import BYTES_PER_MS
-from duologue.sessions.playout import Playout
+from duologue.sessions.playout import LONGEST_LEAD, Playout
 
 
 class Said:
@@ -276,3 +276,22 @@ def test_where_the_client_plays_out_it_is_told_nothing():
     assert said.playout.next_deadline() == math.inf
     said.playout.stop(0.5)
     assert said.effects == []
+
+
+def test_playout_is_held_back_once_and_let_go_once():
+    said = Said(plays_out=True)
+    assert said.playout.duck()
+    assert said.playout.duck()
+    said.playout.restore()
+    said.playout.restore()
+    assert said.effects == [DuckPlayout(), RestorePlayout()]
+    said.playout.duck()
+    said.playout.stop(1.0)
+    said.playout.restore()
+    assert said.effects[2:] == [DuckPlayout(), FlushPlayout()]
+
+
+def test_our_own_playout_holds_only_so_much():
+    assert Said(plays_out=True).playout.lead(math.inf) == LONGEST_LEAD
+    assert Said(plays_out=True).playout.lead(5.0) == 5.0
+    assert Said().playout.lead(math.inf) == math.inf
