@@ -259,8 +259,7 @@ class Listening:
     def _relax(self) -> None:
         """Nobody took the floor, or somebody has: there is nothing to suspect any more."""
         self._suspicion.end()
-        if self.answering.state is not Assistant.DUCKED:
-            self.answering.playout.restore()
+        self.answering.playout.restore()
 
     def _start_speech(self, edge: Started, now: float) -> None:
         start = max(self._buffer_start, edge.at - _padding(self.config))

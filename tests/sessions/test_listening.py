@@ -445,3 +445,72 @@ def test_a_barge_in_makes_the_silence_count_anew(talk):
     assert not t.all(effects.InputTimedOut)
     t.pause(2.0)
     assert t.all(effects.InputTimedOut)
+
+
+# -- the first sign of a voice --------------------------------------------------------------
+
+
+def hushed(talk, **more):
+    """An answer that is heard, and a frame that may be speech."""
+    t = talk(plays_out=True, **more)
+    answered(t, ("Long.", 5000))
+    t.wait(0.5)
+    t.hear(0.032, 0.2)
+    return t
+
+
+def test_the_assistant_is_hushed_by_what_may_be_speech_and_goes_on_when_it_is_not(talk):
+    t = hushed(talk)
+    assert t.all(effects.DuckPlayout)
+    assert t.all(effects.RestorePlayout) == []
+    t.hear(0.25, 0.2)
+    assert len(t.all(effects.DuckPlayout)) == len(t.all(effects.RestorePlayout)) == 1
+    assert t.all(effects.SpeechStarted) == t.all(effects.FlushPlayout) == []
+    assert t.session.answering.state is Assistant.SPEAKING
+
+
+def test_without_more_sound_it_goes_on_too(talk):
+    t = hushed(talk)
+    t.wait(0.25)
+    assert t.all(effects.RestorePlayout)
+
+
+def test_a_confirmed_suspicion_is_an_interruption(talk, named):
+    t = hushed(talk)
+    t.speak(0.1)
+    assert t.all(effects.SpeechStarted)
+    steered = [name for name in named(t.done) if name.endswith("Playout")]
+    assert steered == ["DuckPlayout", "FlushPlayout"]
+    t.wait(0.5)
+    assert t.all(effects.RestorePlayout) == []
+
+
+def test_noise_does_not_chop_up_an_answer(talk):
+    t = hushed(talk)
+    t.hear(1.0, 0.2)
+    assert len(t.all(effects.DuckPlayout)) == 1
+
+
+def test_a_suspicion_that_is_confirmed_may_still_be_judged(talk, named):
+    t = hushed(talk, turn_policy=TurnPolicy.BACKCHANNEL_AWARE)
+    t.speak(0.1)
+    t.pause(0.7)
+    steered = [name for name in named(t.done) if name.endswith("Playout")]
+    assert steered == ["DuckPlayout", "RestorePlayout"]
+    assert t.session.answering.state is Assistant.SPEAKING
+
+
+def test_nobody_is_hushed_who_would_not_be_interrupted(talk):
+    t = hushed(talk, turn_detection=ServerVad(interrupt_response=False))
+    assert t.all(effects.DuckPlayout) == []
+    t = hushed(talk, turn_policy=TurnPolicy.OVERLAP)
+    assert t.all(effects.DuckPlayout) == []
+
+
+def test_where_the_client_plays_out_nobody_is_hushed(talk):
+    t = talk()
+    answered(t, ("Long.", 5000))
+    t.wait(0.5)
+    t.hear(0.032, 0.2)
+    t.wait(0.5)
+    assert t.all(effects.DuckPlayout) == t.all(effects.RestorePlayout) == []
