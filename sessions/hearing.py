@@ -84,7 +84,12 @@ class Hearing:
 
     def accept(self, data: bytes, judge: bool) -> Iterator[AudioReceived | VoiceProbability]:
         """Hear a slice. ``judge``: whether anyone wants to know if it is speech."""
-        samples = self._resampler.push(self.decode(data))
+        return self.accept_samples(self._resampler.push(self.decode(data)), judge)
+
+    def accept_samples(
+        self, samples: Int16, judge: bool
+    ) -> Iterator[AudioReceived | VoiceProbability]:
+        """As :meth:`accept`, for samples at 16 kHz."""
         self._ring.write(samples)
         yield AudioReceived(self.position)
         if not judge:

@@ -9,7 +9,7 @@ from duologue.sessions.effects import (
     RestorePlayout,
     ServerEvent,
 )
-from duologue.sessions.events import ClientEvent, Event
+from duologue.sessions.events import Attached, ClientEvent, Detached, Event
 
 
 class Clock(Protocol):
@@ -25,7 +25,10 @@ class Transport(Protocol):
         """Whether the server owns playout and reports what was heard (WebRTC)."""
 
     async def receive(self) -> "Incoming":
-        """What the client sent next. Raises :class:`TransportClosed` when it is gone."""
+        """What the client sent next. Raises :class:`TransportClosed` when it is gone.
+
+        ``Detached`` and ``Attached`` tell of a client that may come back, and did.
+        """
 
     def send(self, event: ServerEvent) -> None:
         """Queue an event for the client; never waits.
@@ -76,4 +79,4 @@ class AudioBytes:
         self.event_id = event_id
 
 
-Incoming = ClientEvent | AudioBytes
+Incoming = ClientEvent | AudioBytes | Attached | Detached

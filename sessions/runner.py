@@ -14,6 +14,7 @@ import anyio
 import anyio.lowlevel
 
 from duologue.codecs.media import CodecError
+from duologue.codecs.pcm import int16_from_bytes
 from duologue.engines.engine import (
     HEARD_RATE,
     Command,
@@ -35,6 +36,7 @@ from duologue.sessions.events import (
     EngineLost,
     EngineReady,
     Event,
+    PlaybackReported,
     Rejected,
 )
 from duologue.sessions.hearing import Hearing
@@ -73,6 +75,7 @@ class Conversation:
         self._reading: anyio.CancelScope | None = None
         self._closing: effects.CloseTransport | None = None
         self._supplies: deque[effects.SupplyUtterance] = deque()
+        self._deaf = False
         self._over = anyio.Event()
         self._wake = anyio.Event()
         self._sleeping_until = math.inf
@@ -137,15 +140,39 @@ class Conversation:
         for data in slices:
             samples = len(data) // form.sample_bytes * HEARD_RATE // form.rate
             if samples > self.session.room():
-                message = "The input audio buffer is full: commit it or clear it first."
-                full = ProtocolError("input_audio_buffer_full", message, "audio", audio.event_id)
-                self.happen(Rejected(full))
+                self.happen(Rejected(_full(audio.event_id)))
                 return
             judge = self.session.config.turn_detection is not None
             for event in self._hearing.accept(data, judge):
                 self.happen(event)
             if len(slices) > 1:
                 await anyio.lowlevel.checkpoint()
+
+    def hear(self, pcm: bytes) -> None:
+        """Sound of a microphone that the server receives itself, as it comes. Never raises.
+
+        Mono int16 at 16 kHz. Sound for which there is no room is dropped; the client is told once.
+        """
+        if self.over:
+            return
+        try:
+            samples = int16_from_bytes(pcm)
+            if len(samples) > self.session.room():
+                if not self._deaf:
+                    self._deaf = True
+                    self.happen(Rejected(_full(None)))
+                return
+            self._deaf = False
+            judge = self.session.config.turn_detection is not None
+            for event in self._hearing.accept_samples(samples, judge):
+                self.happen(event)
+        except Exception:
+            logger.exception("session %s failed", self.id)
+            self.fail()
+
+    def report(self, item_id: str, played_ms: float) -> None:
+        """Playout that is the server's own stands here in an item. Never raises."""
+        self._happen_at_last(PlaybackReported(item_id, played_ms))
 
     async def _supply(self) -> None:
         """Give the engine the audio of items, in pieces between which others get their turn."""
@@ -236,7 +263,7 @@ class Conversation:
         self._happen_at_last(CloseRequested(code, reason))
 
     def _happen_at_last(self, event: Event) -> None:
-        """Tell the core of an end. What breaks over it is this session's alone."""
+        """Tell the core from outside its tasks. What breaks over it is this session's alone."""
         if self.over:
             return
         try:
@@ -293,3 +320,8 @@ class Conversation:
         self._over.set()
         if self._reading is not None:
             self._reading.cancel()
+
+
+def _full(event_id: str | None) -> ProtocolError:
+    message = "The input audio buffer is full: commit it or clear it first."
+    return ProtocolError("input_audio_buffer_full", message, "audio", event_id)

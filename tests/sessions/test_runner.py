@@ -4,6 +4,7 @@ import math
 
 import anyio
 import anyio.lowlevel
+import numpy as np
 import pytest
 
 from duologue.engines import engine
@@ -495,3 +496,71 @@ async def test_an_observer_sees_all_that_happens(house):
     assert effects.CleanUp in done
     assert {who for who, _, _ in diary.events} == {conversation.id}
     assert {now for _, _, now in diary.events} == {1000.0}
+
+
+# -- the server's own ends ------------------------------------------------------------------
+
+
+def heard(seconds, level=8000):
+    return np.full(round(seconds * 16_000), level, "<i2").tobytes()
+
+
+async def test_a_microphone_of_our_own_is_heard_at_once(house):
+    async with house() as home:
+        conversation, wire, _ = await home.visit()
+        for _ in range(50):
+            conversation.hear(heard(0.02))
+        await quiet()
+        assert wire.all(effects.SpeechStarted)
+        for _ in range(40):
+            conversation.hear(heard(0.02, 0))
+        await quiet()
+        assert wire.all(effects.InputCommitted)
+
+
+async def test_a_full_buffer_is_told_of_once_while_it_is_full(house):
+    async with house(max_buffer_seconds=1.0) as home:
+        conversation, wire, _ = await home.visit(turn_detection=None)
+        for _ in range(60):
+            conversation.hear(heard(0.02))
+        await quiet()
+        assert wire.errors == ["input_audio_buffer_full"]
+        await tell(wire, events.ClearAudio(None))
+        for _ in range(60):
+            conversation.hear(heard(0.02))
+        await quiet()
+        assert wire.errors == ["input_audio_buffer_full"] * 2
+
+
+async def test_playout_of_our_own_says_what_was_heard(house):
+    async with house() as home:
+        conversation = await home.registry.open(SessionConfig(), plays_out=True)
+        wire = Wire()
+        home.tasks.start_soon(conversation.attach, wire)
+        await tell(wire, typed("Hi"), ask())
+        home.deployment.places[-1].says("Hello.", 1000)
+        await quiet()
+        conversation.report(wire.all(effects.OutputItemAdded)[0].item.id, 400.0)
+        await tell(wire, events.ClearOutput(None))
+        assert wire.all(effects.ItemTruncated)[0].audio_end_ms == 400
+
+
+async def test_sound_that_breaks_a_session_ends_it_alone(house, caplog):
+    async with house() as home:
+        conversation, wire, _ = await home.visit()
+        _, other, _ = await home.visit()
+        conversation.hear(b"x")
+        await quiet()
+        assert wire.closed == (1011, "the session failed")
+        assert other.closed is None
+        conversation.hear(heard(0.02))
+        assert "failed" in caplog.text
+
+
+async def test_a_client_that_may_come_back_is_waited_for(house):
+    async with house() as home:
+        conversation, wire, _ = await home.visit()
+        await tell(wire, events.Detached(resumable=True))
+        assert conversation.session.connection is Connection.DETACHED
+        await tell(wire, events.Attached())
+        assert conversation.session.connection is Connection.ATTACHED
