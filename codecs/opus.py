@@ -9,9 +9,8 @@ Encoders and decoders belong to one thread at a time.
 import ctypes
 import ctypes.util
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -247,19 +246,25 @@ def library_files() -> Iterator[str]:
         yield named
 
 
-@cache
-def _library() -> ctypes.CDLL:
-    for name in library_files():
+def open_library(names: Iterable[str]) -> ctypes.CDLL | None:
+    """The first of these that can be loaded."""
+    for name in names:
         try:
             library = ctypes.CDLL(name)
         except OSError:
             continue
         _declare(library)
         return library
-    raise OpusMissingError(
-        "libopus was not found. It comes with PyAV's wheels (pip install av); "
-        "with another PyAV, install the system's (apt install libopus0)."
-    )
+    return None
+
+
+def _library() -> ctypes.CDLL:
+    if _LIBRARY is None:
+        raise OpusMissingError(
+            "libopus was not found. It comes with PyAV's wheels (pip install av); "
+            "with another PyAV, install the system's (apt install libopus0)."
+        )
+    return _LIBRARY
 
 
 def _declare(library: ctypes.CDLL) -> None:
@@ -278,3 +283,7 @@ def _declare(library: ctypes.CDLL) -> None:
         function.restype = result
         function.argtypes = arguments
     library.opus_encoder_ctl.restype = number
+
+
+# When the module is imported, and not in an event loop: looking for a library reads the disk.
+_LIBRARY = open_library(library_files())

@@ -5,6 +5,7 @@ is in the very next packet, and what left the pacer is what was heard.
 """
 
 import secrets
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -44,6 +45,8 @@ DTX_BYTES = 2
 OPUS_PAUSE = b"\x48"
 """A packet of 20 ms of nothing: SILK, wideband, mono (RFC 6716, section 3.1)."""
 REPORT_SECONDS = 2.0
+KEPT_REPORTS = 8
+"""Of ours, that an answer may refer to."""
 FIRST_LOSS = 5.0
 """Percent of loss that is expected until the client says otherwise."""
 MOST_LOSS = 25
@@ -124,7 +127,7 @@ class AudioSender(ReportTarget):
         self._packets = 0
         self._bytes = 0
         self._next_report = 0.0
-        self._sent_report = (0, 0.0)
+        self._sent_reports: deque[tuple[int, float]] = deque(maxlen=KEPT_REPORTS)
         self._loss = FIRST_LOSS
         self._jitter = 0
         self._rtt: float | None = None
@@ -291,14 +294,14 @@ class AudioSender(ReportTarget):
         loss = block.fraction_lost * 100 / 256
         self._loss += (loss - self._loss) * (RISE if loss > self._loss else FALL)
         self._jitter = block.jitter
-        middle, sent = self._sent_report
-        if block.lsr and block.lsr == middle:
-            self._rtt = max(0.0, self._clock.now() - sent - block.dlsr / 65536)
+        for middle, sent in self._sent_reports:
+            if block.lsr == middle:
+                self._rtt = max(0.0, self._clock.now() - sent - block.dlsr / 65536)
 
     def _report(self, now: float) -> None:
         self._next_report = now + REPORT_SECONDS * (0.5 + secrets.randbelow(1000) / 1000)
         ntp = current_ntp_time()
-        self._sent_report = (ntp >> 16 & 0xFFFFFFFF, now)
+        self._sent_reports.append((ntp >> 16 & 0xFFFFFFFF, now))
         self._transport.send_report(
             build_sender_report(
                 self._ssrc, self._cname, ntp, self._timestamp, self._packets, self._bytes

@@ -159,10 +159,18 @@ def test_values_out_of_range_are_refused() -> None:
 
 
 def test_a_missing_library_is_said_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opus, "library_files", lambda: iter(["/nowhere/libopus.so"]))
-    opus._library.cache_clear()
-    try:
-        with pytest.raises(OpusMissingError, match="pip install av"):
-            OpusDecoder(RATE)
-    finally:
-        opus._library.cache_clear()
+    assert opus.open_library(["/nowhere/libopus.so"]) is None
+    monkeypatch.setattr(opus, "_LIBRARY", None)
+    with pytest.raises(OpusMissingError, match="pip install av"):
+        OpusDecoder(RATE)
+
+
+def test_the_systems_library_is_the_last_that_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ctypes.util.find_library", lambda name: f"lib{name}.so.0")
+    *own, last = opus.library_files()
+    assert last == "libopus.so.0"
+    assert own and all("libopus" in name for name in own)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert list(opus.library_files()) == ["libopus.so.0"]
+    monkeypatch.setattr("ctypes.util.find_library", lambda name: None)
+    assert list(opus.library_files()) == []
