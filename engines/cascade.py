@@ -25,6 +25,7 @@ from duologue.engines.pulse import Pulse
 from duologue.engines.recognition import Recognition, Recognizer, TurnDetector
 from duologue.engines.rehearsal import SESSION as REHEARSAL, Rehearsal
 from duologue.engines.speaking import Voices
+from duologue.models.chat_prompt import Family, family_of
 from duologue.models.kokoro import Kokoro
 from duologue.models.piper import Piper
 from duologue.models.smart_turn import SmartTurn
@@ -108,6 +109,7 @@ class CascadeBackend:
             context_tokens=self._language.context_tokens,
             sees=self._language.sees,
             description=self._config.description,
+            calls_tools=calls_tools(self._config.language),
             batch=batch_width(self._config.language),
             sampling=SAMPLING,
         )
@@ -212,6 +214,13 @@ def create_language(
 def batch_width(stage: LlamaStage | ChatEndpointStage) -> int:
     """How many answers of the batch lane run at the same time."""
     return stage.batch if isinstance(stage, ChatEndpointStage) else stage.batch_slots
+
+
+def calls_tools(stage: LlamaStage | ChatEndpointStage) -> bool:
+    """Whether the model can be told of tools."""
+    if isinstance(stage, ChatEndpointStage):
+        return True
+    return (Family(stage.family) if stage.family else family_of(stage.path)).has_tools
 
 
 def load_parts(config: CascadeConfig) -> Parts:

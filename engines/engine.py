@@ -385,7 +385,8 @@ class EngineLost(EngineError):
 class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What an engine serves. ``context_tokens`` bounds prompt and answer together.
 
-    ``batch``: answers of the batch lane that run at the same time; 0: there is no such lane.
+    ``calls_tools``: it can be told of tools. ``batch``: answers of the batch lane that run at the
+    same time; 0: there is no such lane.
     ``sampling``: what it honours of a request's ``temperature``, ``top_p``, ``seed``, ``stop``.
     """
 
@@ -395,6 +396,7 @@ class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
     context_tokens: int
     sees: bool = False
     description: str = ""
+    calls_tools: bool = True
     batch: int = 0
     sampling: tuple[str, ...] = ()
 

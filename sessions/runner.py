@@ -23,6 +23,7 @@ from duologue.engines.engine import (
     EngineLost as EngineLostError,
     EngineStream,
     EngineUnavailable,
+    ResponseQueued,
 )
 from duologue.models.silero_vad import SileroVad
 from duologue.sessions import effects
@@ -237,7 +238,8 @@ class Conversation:
                 await self._reopen()
                 self.happen(EngineReady())
                 continue
-            self.happen(output)
+            if not isinstance(output, ResponseQueued):  # the batch lane's alone
+                self.happen(output)
 
     async def _reopen(self) -> None:
         await self._stream.aclose()

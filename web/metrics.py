@@ -1,7 +1,7 @@
 """Figures for Prometheus, derived from what happens in sessions."""
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Literal
 
 from prometheus_client import (
     CollectorRegistry,
@@ -62,6 +62,9 @@ class Metrics:
         self._denied = self._counter(
             "duologue_requests_denied", "Requests without the right to come in.", ("code",)
         )
+        self._completions = self._counter(
+            "duologue_completions", "Requests for chat completions, ended.", ("outcome",)
+        )
         self._first_audio = Histogram(
             "duologue_first_audio_seconds",
             "From the end of the user's speech, as it was noticed, to the first audio sent.",
@@ -85,6 +88,10 @@ class Metrics:
 
     def denied(self, code: str) -> None:
         self._denied.labels(code).inc()
+
+    def completed(self, outcome: Literal["completed", "cancelled", "failed", "refused"]) -> None:
+        """``refused``: before the engine was asked, or for want of room there."""
+        self._completions.labels(outcome).inc()
 
     def event(self, session_id: str, event: Event, now: float) -> None:
         counter = self._received.get(type(event))
