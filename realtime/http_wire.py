@@ -66,9 +66,31 @@ def decode_secret_request(
     session = request.object("session")
     if session is None:
         return SecretRequest(seconds, realtime)
+    return SecretRequest(seconds, _session_config(session, realtime, transcription))
+
+
+def _session_config(
+    session: Fields, realtime: SessionConfig, transcription: SessionConfig
+) -> SessionConfig:
     kind = session.choice("type", ("realtime", "transcription"))
     config = transcription if kind == "transcription" else realtime
-    return SecretRequest(seconds, config.merged(decode_patch(session, config)))
+    return config.merged(decode_patch(session, config))
+
+
+def decode_call_session(
+    text: str, base: SessionConfig, transcription: SessionConfig
+) -> SessionConfig:
+    """The ``session`` that came with an offer, over what its sender starts with.
+
+    Raises ProtocolError.
+    """
+    try:
+        message: Json = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        raise ProtocolError("invalid_json", "The session is not JSON.", "session") from None
+    if not isinstance(message, dict):
+        raise ProtocolError("invalid_type", "The session is a JSON object.", "session")
+    return _session_config(Fields(message, "session"), base, transcription)
 
 
 def encode_secret(value: str, session_id: str, expires_at: int, config: SessionConfig) -> bytes:

@@ -118,10 +118,12 @@ class WebSocketTransport:
         config: SessionConfig,
         limits: SocketLimits,
         control: SocketControl,
+        decoder: Decoder | None = None,
     ) -> None:
+        """``decoder``: that of a session which other clients share."""
         self._websocket = websocket
         self._encoder = encoder
-        self._decoder = Decoder(config)
+        self._decoder = decoder or Decoder(config)
         self._settled = config
         self._limits = limits
         self._control = control
@@ -216,7 +218,7 @@ class WebSocketTransport:
             text: str | None = message.get("text")
             wait, tell = self._bucket.take(anyio.current_time())
             if tell:
-                self._take(Rejected(_too_fast(wait)))
+                self._take(Rejected(too_fast(wait)))
             self._take(self._refuse_binary() if text is None else self._decode(text))
             if wait > 0:
                 await anyio.sleep(wait)
@@ -324,7 +326,8 @@ class WebSocketTransport:
             self._cut_off()
 
 
-def _too_fast(wait: float) -> ProtocolError:
+def too_fast(wait: float) -> ProtocolError:
+    """What a client is told that sends more than is read."""
     return ProtocolError(
         "rate_limit_exceeded",
         "Too many events a second; they are read more slowly now.",
@@ -338,11 +341,12 @@ async def open_transport(
     encoder: Encoder,
     config: SessionConfig,
     limits: SocketLimits = _DEFAULT_LIMITS,
+    decoder: Decoder | None = None,
 ) -> AsyncIterator[WebSocketTransport]:
     """A transport over an accepted WebSocket; closed with 1000 at the end unless it was before."""
     control = websocket.scope.get("extensions", {}).get(CONTROL, _NO_CONTROL)
     async with anyio.create_task_group() as tasks:
-        transport = WebSocketTransport(websocket, encoder, config, limits, control)
+        transport = WebSocketTransport(websocket, encoder, config, limits, control, decoder)
         tasks.start_soon(transport.read)
         tasks.start_soon(transport.write)
         try:

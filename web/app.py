@@ -16,12 +16,15 @@ from duologue.engines.script import ScriptedOptions
 from duologue.engines.supervisor import Supervisor
 from duologue.models.silero_vad import SileroVad
 from duologue.models.weights import locate
+from duologue.realtime.calls import Calls
 from duologue.sessions.clock import MonotonicClock
 from duologue.sessions.registry import SessionRegistry
+from duologue.web.access import epoch
 from duologue.web.auth import Gate
 from duologue.web.cascade_setup import cascade_config
 from duologue.web.metrics import Metrics
-from duologue.web.routes import ERROR_HANDLERS, epoch, routes
+from duologue.web.routes import ERROR_HANDLERS, routes
+from duologue.web.rtc_setup import peer_settings
 from duologue.web.security import SecurityHeaders
 from duologue.web.service import Service
 from duologue.web.settings import Settings, SettingsError
@@ -39,6 +42,7 @@ def create_app(settings: Settings) -> Starlette:
         raise SettingsError(f"api_keys: a key is needed to listen on {settings.host}")
     vad = SileroVad(locate(VAD, cache=settings.cache) / VAD_FILE)
     config = worker_config(settings)
+    peers = peer_settings(settings)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -62,10 +66,18 @@ def create_app(settings: Settings) -> Starlette:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(supervisor.run)
             tasks.start_soon(engine.run)
-            async with registry:
+            async with Calls(registry, peers) as calls, registry:
+                metrics.watch("duologue_calls", "WebRTC calls that are on.", lambda: calls.active)
                 app.state.started = epoch()
                 app.state.service = Service(
-                    settings, gate, registry, engine, clock, metrics, lambda: supervisor.last_fault
+                    settings,
+                    gate,
+                    registry,
+                    engine,
+                    clock,
+                    metrics,
+                    calls,
+                    lambda: supervisor.last_fault,
                 )
                 yield
             tasks.cancel_scope.cancel()
@@ -78,6 +90,7 @@ def create_app(settings: Settings) -> Starlette:
                 allow_origins=list(settings.allowed_origins),
                 allow_methods=["GET", "POST"],
                 allow_headers=["*"],
+                expose_headers=["Location"],
                 max_age=3600,
             )
         )

@@ -2,46 +2,54 @@
 
 import logging
 import mimetypes
-from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 import anyio
 import anyio.to_thread
-from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, HTTPConnection, Request
+from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from duologue.engines.engine import EngineFull, EngineUnavailable
+from duologue.engines.engine import EngineUnavailable
+from duologue.realtime.calls import Call
 from duologue.realtime.http_wire import (
-    LARGEST_BODY,
-    HttpErrorType,
     decode_secret_request,
     encode_http_error,
     encode_models,
-    encode_protocol_error,
     encode_secret,
     encode_status,
-    session_defaults,
 )
 from duologue.realtime.server_wire import Encoder
 from duologue.realtime.websocket import open_transport
 from duologue.sessions.effects import ErrorReported
 from duologue.sessions.errors import ProtocolError
-from duologue.sessions.registry import Draining, SessionsFull, new_id
-from duologue.sessions.session_config import SessionConfig
+from duologue.sessions.registry import new_id
+from duologue.web.access import (
+    NO_PLACE,
+    NoPlace,
+    admit,
+    defaults,
+    denied,
+    epoch,
+    guarded,
+    json_response,
+    misread,
+    read_body,
+    refusal,
+    service_of,
+    turned_away,
+)
 from duologue.web.auth import SUBPROTOCOL, Denial, Grant
+from duologue.web.call_routes import call_routes, no_call
+from duologue.web.completions import completion_routes
 from duologue.web.service import Service
 
 STATIC: Final = Path(__file__).with_name("static")
 REALTIME_PATHS: Final = ("/v1/realtime", "/realtime", "/openai/v1/realtime", "/openai/realtime")
-DRAINING: Final = 1012
-OVERLOADED: Final = 1013
 FAILED: Final = 1011
 
 logger = logging.getLogger(__name__)
@@ -55,70 +63,21 @@ _PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
 _FAREWELL_SECONDS: Final = 5.0
 
 
-def epoch() -> int:
-    """Wall-clock seconds, for expiry times that clients see."""
-    return int(datetime.now(UTC).timestamp())
-
-
-def service_of(connection: HTTPConnection) -> Service:
-    service: Service = connection.app.state.service
-    return service
-
-
-def _json(body: bytes, status: int = 200) -> Response:
-    return Response(body, status, media_type="application/json")
-
-
-def _denied(service: Service, denial: Denial) -> Response:
-    service.metrics.denied(denial.code)
-    kind: HttpErrorType = (
-        "authentication_error" if denial.status == 401 else "invalid_request_error"
-    )
-    response = _json(encode_http_error(denial.message, kind, denial.code), denial.status)
-    if denial.status == 401:
-        response.headers["WWW-Authenticate"] = "Bearer"
-    return response
-
-
-def _admit(service: Service, headers: Headers, offered: list[str]) -> Grant | Denial:
-    denial = service.gate.check_place(headers)
-    return denial or service.gate.check_key(headers, offered, service.clock.now())
-
-
-Handler = Callable[[Request, Service], Awaitable[Response]]
-
-
-def _guarded(
-    handler: Handler, *, ephemeral: bool = True
-) -> Callable[[Request], Awaitable[Response]]:
-    """A route for those with a key. ``ephemeral``: a client secret will do."""
-
-    async def guarded(request: Request) -> Response:
-        service = service_of(request)
-        grant = _admit(service, request.headers, [])
-        if isinstance(grant, Denial):
-            return _denied(service, grant)
-        if grant.ephemeral and not ephemeral:
-            message = "A client secret can't do this: use a key."
-            return _denied(service, Denial(403, "insufficient_permissions", message))
-        return await handler(request, service)
-
-    return guarded
-
-
 async def refuse(request: Request, error: Exception) -> Response:
     """What no route answers, in the shape that clients of OpenAI read."""
     assert isinstance(error, HTTPException)
     code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "invalid_request")
     body = encode_http_error(error.detail, "invalid_request_error", code)
-    response = _json(body, error.status_code)
+    response = json_response(body, error.status_code)
     response.headers.update(error.headers or {})
     return response
 
 
 async def fail(request: Request, error: Exception) -> Response:
     """What we got wrong; what exactly is for the log alone."""
-    return _json(encode_http_error("The server failed.", "server_error", "internal_error"), 500)
+    return json_response(
+        encode_http_error("The server failed.", "server_error", "internal_error"), 500
+    )
 
 
 ERROR_HANDLERS: Final = {HTTPException: refuse, Exception: fail}
@@ -133,7 +92,7 @@ async def page(request: Request) -> Response:
 
 async def health(request: Request) -> Response:
     """The process answers."""
-    return _json(encode_status("ok", service_of(request).registry.active))
+    return json_response(encode_status("ok", service_of(request).registry.active))
 
 
 async def ready(request: Request) -> Response:
@@ -141,8 +100,8 @@ async def ready(request: Request) -> Response:
     service = service_of(request)
     active = service.registry.active
     if service.ready:
-        return _json(encode_status("ready", active))
-    return _json(encode_status(service.not_ready(), active), 503)
+        return json_response(encode_status("ready", active))
+    return json_response(encode_status(service.not_ready(), active), 503)
 
 
 # -- for those with a key -------------------------------------------------------------------
@@ -152,9 +111,9 @@ async def models(request: Request, service: Service) -> Response:
     try:
         spec = service.spec
     except EngineUnavailable as error:
-        return _unavailable(error)
+        return turned_away(error)
     voice = service.settings.voice or spec.default_voice
-    return _json(encode_models(spec, service.kind, voice, request.app.state.started))
+    return json_response(encode_models(spec, service.kind, voice, request.app.state.started))
 
 
 async def figures(request: Request, service: Service) -> Response:
@@ -165,59 +124,42 @@ async def figures(request: Request, service: Service) -> Response:
 
 async def client_secrets(request: Request, service: Service) -> Response:
     try:
-        body = await _body(request)
+        body = await read_body(request)
         wanted = decode_secret_request(
-            body, _defaults(service, "realtime"), _defaults(service, "transcription")
+            body, defaults(service, "realtime"), defaults(service, "transcription")
         )
     except EngineUnavailable as error:
-        return _unavailable(error)
+        return turned_away(error)
     except ProtocolError as error:
-        return _json(encode_protocol_error(error), 413 if error.code == "event_too_large" else 400)
+        return misread(error)
     value = service.gate.secrets.issue(wanted.config, wanted.seconds, service.clock.now())
     expires_at = epoch() + wanted.seconds
-    return _json(encode_secret(value, new_id("sess"), expires_at, wanted.config))
-
-
-async def _body(request: Request) -> bytes:
-    body = bytearray()
-    try:
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > LARGEST_BODY:
-                message = f"The body may have at most {LARGEST_BODY} bytes."
-                raise ProtocolError("event_too_large", message)
-    except ClientDisconnect:
-        return b""
-    return bytes(body)
-
-
-def _unavailable(error: EngineUnavailable) -> Response:
-    message = "The model is starting or restarting."
-    response = _json(encode_http_error(message, "server_error", "engine_unavailable"), 503)
-    response.headers["Retry-After"] = str(max(1, round(error.retry_after)))
-    return response
+    return json_response(encode_secret(value, new_id("sess"), expires_at, wanted.config))
 
 
 # -- conversations --------------------------------------------------------------------------
 
 
-def _defaults(service: Service, kind: str) -> SessionConfig:
-    settings = service.settings
-    return session_defaults(
-        kind == "transcription", service.spec, settings.instructions, settings.voice
-    )
-
-
 async def realtime(websocket: WebSocket) -> None:
     service = service_of(websocket)
     offered: list[str] = websocket.scope.get("subprotocols", [])
-    grant = _admit(service, websocket.headers, offered)
+    grant = admit(service, websocket.headers, offered)
     if isinstance(grant, Denial):
-        await websocket.send_denial_response(_denied(service, grant))
+        await websocket.send_denial_response(denied(service, grant))
         return
+    call = None
+    call_id = websocket.query_params.get("call_id")
+    if call_id is not None:
+        call = service.calls.find(call_id)
+        if call is None or grant.ephemeral:
+            await websocket.send_denial_response(no_call(call is not None))
+            return
     await websocket.accept(SUBPROTOCOL if SUBPROTOCOL in offered else None)
     try:
-        await _converse(websocket, service, grant)
+        if call is not None:
+            await _observe(websocket, call)
+        else:
+            await _converse(websocket, service, grant)
     except Exception:
         logger.exception("a conversation failed")
         await _close(websocket, FAILED, "the session failed")
@@ -225,9 +167,9 @@ async def realtime(websocket: WebSocket) -> None:
 
 async def _converse(websocket: WebSocket, service: Service, grant: Grant) -> None:
     try:
-        config = grant.config or _defaults(service, websocket.query_params.get("intent", ""))
+        config = grant.config or defaults(service, websocket.query_params.get("intent", ""))
         conversation = await service.registry.open(config)
-    except (EngineFull, EngineUnavailable, SessionsFull, Draining) as error:
+    except NO_PLACE as error:
         await _turn_away(websocket, service, error)
         return
     service.metrics.opened()
@@ -236,27 +178,25 @@ async def _converse(websocket: WebSocket, service: Service, grant: Grant) -> Non
         await conversation.attach(transport)
 
 
-async def _turn_away(
-    websocket: WebSocket,
-    service: Service,
-    error: EngineFull | EngineUnavailable | SessionsFull | Draining,
-) -> None:
+async def _observe(websocket: WebSocket, call: Call) -> None:
+    """A sideband: it shares the session of a WebRTC call."""
+    shared = call.transport
+    conversation = call.conversation
+    encoder = Encoder(conversation.id, epoch() + round(conversation.expires_in))
+    async with open_transport(
+        websocket, encoder, shared.config, decoder=shared.decoder
+    ) as transport:
+        await shared.observe(transport)
+
+
+async def _turn_away(websocket: WebSocket, service: Service, error: NoPlace) -> None:
     """One error event, then the close code after which clients try again."""
-    code, close, retry_after = "engine_overloaded", OVERLOADED, 1.0
-    match error:
-        case Draining():
-            code, close = "engine_unavailable", DRAINING
-            message = "The server is restarting."
-        case EngineUnavailable():
-            code, retry_after = "engine_unavailable", error.retry_after
-            message = "The model is starting or restarting."
-        case EngineFull() | SessionsFull():
-            retry_after = error.retry_after
-            message = "All places are taken."
+    refused = refusal(error)
     service.metrics.refused(type(error).__name__)
-    report = ErrorReported(ProtocolError(code, message, retry_after_ms=round(retry_after * 1000)))
-    for text in Encoder("", 0).encode(report):
-        await _close(websocket, close, message, text)
+    retry_after_ms = round(refused.retry_after * 1000)
+    told = ProtocolError(refused.code, refused.message, retry_after_ms=retry_after_ms)
+    for text in Encoder("", 0).encode(ErrorReported(told)):
+        await _close(websocket, refused.close, refused.message, text)
 
 
 async def _close(websocket: WebSocket, code: int, reason: str, last: str | None = None) -> None:
@@ -276,12 +216,14 @@ def routes() -> list[BaseRoute]:
         Mount("/static", StaticFiles(directory=STATIC, check_dir=False)),
         Route("/health", health),
         Route("/ready", ready),
-        Route("/metrics", _guarded(figures)),
-        Route("/v1/models", _guarded(models)),
+        Route("/metrics", guarded(figures)),
+        Route("/v1/models", guarded(models)),
         Route(
             "/v1/realtime/client_secrets",
-            _guarded(client_secrets, ephemeral=False),
+            guarded(client_secrets, ephemeral=False),
             methods=["POST"],
         ),
+        *(route for path in REALTIME_PATHS for route in call_routes(f"{path}/calls")),
+        *completion_routes(),
         *(WebSocketRoute(path, realtime) for path in REALTIME_PATHS),
     ]

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from duologue.engines.engine import Engine, EngineSpec, EngineUnavailable
+from duologue.realtime.calls import Calls
 from duologue.sessions.ports import Clock
 from duologue.sessions.registry import SessionRegistry
 from duologue.web.auth import Gate
@@ -21,6 +22,7 @@ class Service:
     engine: Engine
     clock: Clock
     metrics: Metrics
+    calls: Calls
     trouble: Callable[[], str] = lambda: ""
 
     @property

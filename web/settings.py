@@ -56,6 +56,7 @@ def _setting(
 
 _MODEL: Final = "Model"
 _ACCESS: Final = "Access"
+_RTC: Final = "WebRTC"
 _LIMITS: Final = "Limits"
 
 
@@ -141,6 +142,26 @@ class Settings:
     cache: Path | None = _setting(
         None, "folder of the models; else $XDG_CACHE_HOME/duologue or ~/.cache/duologue", _MODEL
     )
+
+    rtc_ports: str | None = _setting(
+        None, "UDP ports for calls, as 40000-40100, one for each call; any if not set", _RTC
+    )
+    rtc_address: str | None = _setting(
+        None,
+        "IP address at which a NAT in front of this machine (or of its container) is reached from "
+        "outside; it must keep the numbers of rtc_ports",
+        _RTC,
+    )
+    stun_server: str | None = _setting(
+        None, "where to ask for our outside address, as stun:stun.example.org:3478", _RTC
+    )
+    turn_server: str | None = _setting(
+        None,
+        "relay for callers that can't be reached, as turn:turn.example.org:3478?transport=udp",
+        _RTC,
+    )
+    turn_username: str | None = _setting(None, "user name at the relay", _RTC)
+    turn_password: str | None = _setting(None, "password at the relay", _RTC, secret=True)
 
     max_sessions: int = _setting(
         64, "sessions at a time, whatever the engine would take", _LIMITS, low=1

@@ -20,11 +20,14 @@ from duologue.engines.remote import RemoteEngine
 from duologue.engines.script import ScriptedOptions
 from duologue.engines.scripted import ScriptedBackend
 from duologue.models.silero_vad import SileroVad
+from duologue.realtime.calls import Calls
+from duologue.realtime.rtc_peer import PeerSettings
 from duologue.sessions.clock import ManualClock, MonotonicClock
 from duologue.sessions.registry import SessionRegistry
 from duologue.web.auth import Gate
 from duologue.web.metrics import Metrics
 from duologue.web.routes import ERROR_HANDLERS, routes
+from duologue.web.rtc_setup import peer_settings
 from duologue.web.security import SecurityHeaders
 from duologue.web.service import Service
 from duologue.web.settings import Settings
@@ -73,7 +76,12 @@ def open_house() -> OpenHouse:
 
 @asynccontextmanager
 async def _open_house(
-    settings: Settings | None = None, *, ready: bool = True, **options: Any
+    settings: Settings | None = None,
+    *,
+    ready: bool = True,
+    vad: object | None = None,
+    peers: PeerSettings | None = None,
+    **options: Any,
 ) -> AsyncIterator[House]:
     settings = settings or Settings(engine="scripted")
     clock = ManualClock(1000.0)
@@ -88,7 +96,7 @@ async def _open_house(
             engine = RemoteEngine(engine.directory)
         registry = SessionRegistry(
             engine,
-            cast(SileroVad, Deaf()),
+            cast(SileroVad, vad or Deaf()),
             settings.limits,
             MonotonicClock(),
             settings.max_sessions,
@@ -100,12 +108,13 @@ async def _open_house(
             exception_handlers=ERROR_HANDLERS,
         )
         app.state.started = 1_700_000_000
-        app.state.service = Service(settings, gate, registry, engine, clock, metrics)
+        calls = Calls(registry, peers or peer_settings(settings))
+        app.state.service = Service(settings, gate, registry, engine, clock, metrics, calls)
         server = PatientServer(server_config(app, certificate=None))
         with socket.socket() as listener:
             listener.bind(("127.0.0.1", 0))
             with anyio.fail_after(30):
-                async with registry, anyio.create_task_group() as tasks:
+                async with calls, registry, anyio.create_task_group() as tasks:
                     tasks.start_soon(server.serve, [listener])
                     while not server.started:
                         await anyio.lowlevel.checkpoint()

@@ -5,6 +5,7 @@ from typing import cast
 import pytest
 
 from duologue.engines.engine import EngineSpec, EngineUnavailable
+from duologue.realtime.calls import Calls
 from duologue.sessions.clock import ManualClock
 from duologue.sessions.registry import SessionRegistry
 from duologue.web.auth import Gate
@@ -46,6 +47,7 @@ def service(
         FakeEngine(spec, ready),  # type: ignore[arg-type]
         ManualClock(),
         Metrics(),
+        cast(Calls, None),
     )
 
 

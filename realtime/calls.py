@@ -1,0 +1,143 @@
+"""All WebRTC calls of a process: how they begin, who may find them again, how they end.
+
+Each call has one task, which owns its connection and its session's transport. A call that raises
+ends alone.
+"""
+
+import logging
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final
+
+import anyio
+import anyio.abc
+
+from duologue.realtime.pacer import Pacer
+from duologue.realtime.rtc_peer import Certificates, PeerSettings, RtcPeer
+from duologue.realtime.rtc_transport import RtcLimits, RtcTransport
+from duologue.realtime.sdp_answer import Choice, choose, write_answer
+from duologue.realtime.sdp_offer import Offer, parse_offer
+from duologue.realtime.server_wire import Encoder
+from duologue.sessions.registry import SessionRegistry, new_id
+from duologue.sessions.runner import Conversation
+from duologue.sessions.session_config import SessionConfig
+
+logger = logging.getLogger(__name__)
+
+HUNG_UP: Final = "the call was hung up"
+
+
+@dataclass(slots=True)
+class Call:
+    """A call that is on, from its answer to its end."""
+
+    id: str
+    conversation: Conversation
+    transport: RtcTransport
+    over: anyio.Event
+
+
+class Calls:
+    """Enter it to run; leaving it ends every call."""
+
+    def __init__(
+        self,
+        registry: SessionRegistry,
+        settings: PeerSettings,
+        limits: RtcLimits | None = None,
+    ) -> None:
+        self._registry = registry
+        self._settings = settings
+        self._limits = limits or RtcLimits()
+        self._certificates = Certificates()
+        self._calls: dict[str, Call] = {}
+        self._tasks: anyio.abc.TaskGroup | None = None
+        self.pacer = Pacer()
+
+    @property
+    def active(self) -> int:
+        return len(self._calls)
+
+    async def __aenter__(self) -> "Calls":
+        self._tasks = await anyio.create_task_group().__aenter__()
+        self._tasks.start_soon(self.pacer.run)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:
+        assert self._tasks is not None
+        self._tasks.cancel_scope.cancel()
+        return await self._tasks.__aexit__(kind, error, trace)
+
+    def find(self, call_id: str) -> Call | None:
+        return self._calls.get(call_id)
+
+    async def accept(self, sdp: str, config: SessionConfig, now_epoch: int) -> tuple[Call, str]:
+        """Answer an offer: the call, which connects from now on by itself, and the answer's SDP.
+
+        ``now_epoch``: seconds since the Unix epoch. Raises ProtocolError for an offer that can't
+        be answered, what ``SessionRegistry.open`` raises, and OSError when there is no port.
+        """
+        offer = parse_offer(sdp)
+        choice = choose(offer)
+        plays_out = choice.audio is not None and choice.audio.sends
+        conversation = await self._registry.open(config, plays_out=plays_out)
+        try:
+            return await self._answer(offer, choice, conversation, config, now_epoch)
+        except BaseException:
+            conversation.close(1011, "the call could not be answered")
+            raise
+
+    async def _answer(
+        self,
+        offer: Offer,
+        choice: Choice,
+        conversation: Conversation,
+        config: SessionConfig,
+        now_epoch: int,
+    ) -> tuple[Call, str]:
+        assert self._tasks is not None
+        transport = RtcTransport(
+            Encoder(conversation.id, now_epoch + round(conversation.expires_in)),
+            config,
+            self._limits,
+            conversation.hear,
+            conversation.report,
+            plays_out=choice.audio is not None and choice.audio.sends,
+        )
+        peer = RtcPeer(choice, self._settings, self._certificates, self.pacer, transport)
+        try:
+            answer = write_answer(offer, choice, await peer.gather())
+        except BaseException:
+            await peer.aclose()
+            raise
+        call = Call(new_id("rtc"), conversation, transport, anyio.Event())
+        self._calls[call.id] = call
+        self._tasks.start_soon(self._hold, call, peer)
+        return call, answer
+
+    async def _hold(self, call: Call, peer: RtcPeer) -> None:
+        """A call from its answer to its end."""
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(call.transport.connect, peer)
+                await call.conversation.attach(call.transport)
+                tasks.cancel_scope.cancel()
+        except Exception:
+            logger.exception("call %s failed", call.id)
+            call.conversation.close(1011, "the session failed")
+        finally:
+            del self._calls[call.id]
+            with anyio.CancelScope(shield=True):
+                await peer.aclose()
+            call.over.set()
+
+    async def hang_up(self, call: Call) -> None:
+        """End a call, and wait for its end within a bound."""
+        call.conversation.close(1000, HUNG_UP)
+        with anyio.move_on_after(2 * self._settings.farewell_seconds):
+            await call.over.wait()

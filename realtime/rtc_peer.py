@@ -1,0 +1,323 @@
+"""The other end of a WebRTC call: ICE, DTLS, the data channel, a microphone and a loudspeaker.
+
+aiortc's transports under our own answer to an offer. Nothing here waits for ever: connecting and
+going have their deadlines. What happens is told to a :class:`PeerListener`, on the event loop.
+"""
+
+import logging
+import secrets
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Final, Protocol
+
+import anyio
+from aiortc.exceptions import InvalidStateError
+from aiortc.rtcdatachannel import RTCDataChannel
+from aiortc.rtcdtlstransport import RTCCertificate, RTCDtlsFingerprint, RTCDtlsParameters
+from aiortc.rtcicetransport import RTCIceCandidate, RTCIceParameters, RTCIceTransport
+from aiortc.rtcsctptransport import RTCSctpCapabilities
+from aiortc.sdp import candidate_to_sdp
+
+from duologue.realtime.ice_agent import IceGatherer, IceSettings
+from duologue.realtime.pacer import Pacer
+from duologue.realtime.rtc_media import AudioCodec, MediaTransport
+from duologue.realtime.rtp_receiver import AudioReceiver
+from duologue.realtime.rtp_sender import AudioSender
+from duologue.realtime.sctp_association import SctpAssociation
+from duologue.realtime.sdp_answer import AudioChoice, Choice, LocalSide
+
+logger = logging.getLogger(__name__)
+
+CHANNEL: Final = "oai-events"
+"""The label of the data channel that carries events."""
+HEARD_RATE: Final = 16_000
+_RENEW_BEFORE: Final = timedelta(days=15)
+_NAMES: Final = {"opus": "opus", "pcmu": "PCMU", "pcma": "PCMA"}
+
+
+class PeerFailed(Exception):
+    """The connection did not come about; the message says at which step."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeerSettings:
+    """Seconds for the connection to come about, and for it to be taken down."""
+
+    ice: IceSettings = field(default_factory=IceSettings)
+    connect_seconds: float = 20.0
+    farewell_seconds: float = 2.0
+
+
+class PeerListener(Protocol):
+    """What a peer tells; every method is called on the event loop and must not raise."""
+
+    def peer_said(self, message: str | bytes) -> None:
+        """A message has come over the data channel."""
+
+    def peer_opened(self) -> None:
+        """The data channel is open (again)."""
+
+    def peer_heard(self, pcm: bytes, now: float) -> None:
+        """Sound of the microphone: mono int16 at 16 kHz."""
+
+    def peer_played(self, total_ms: float, now: float) -> None:
+        """So much of what was given to :meth:`RtcPeer.play` has left, since the beginning."""
+
+    def peer_lost(self) -> None:
+        """The other side has not been heard of for half a minute."""
+
+    def peer_gone(self) -> None:
+        """The other side has ended the connection."""
+
+
+class Certificates:
+    """The process's certificate for DTLS, renewed before it expires."""
+
+    def __init__(self) -> None:
+        self._current = RTCCertificate.generateCertificate()
+
+    def current(self, now: datetime) -> RTCCertificate:
+        if self._current.expires - now < _RENEW_BEFORE:
+            self._current = RTCCertificate.generateCertificate()
+        return self._current
+
+
+class RtcPeer:
+    """One call's connection: :meth:`gather`, then :meth:`connect`, at last :meth:`aclose`."""
+
+    def __init__(
+        self,
+        choice: Choice,
+        settings: PeerSettings,
+        certificates: Certificates,
+        pacer: Pacer,
+        listener: PeerListener,
+    ) -> None:
+        self._choice = choice
+        self._settings = settings
+        self._pacer = pacer
+        self._listener = listener
+        self._gatherer = IceGatherer(settings.ice, controlling=choice.ice_lite)
+        self._gatherer.agent.on_lost = listener.peer_lost
+        self._ice = RTCIceTransport(self._gatherer)
+        certificate = certificates.current(datetime.now(UTC))
+        self._dtls = MediaTransport(self._ice, [certificate])
+        self._dtls._set_role(choice.role)
+        self._dtls.on("statechange", self._follow_dtls)
+        self._ssrc = secrets.randbelow(0xFFFFFFFE) + 1
+        self._cname = secrets.token_hex(8)
+        self._origin = secrets.randbits(62)
+        self._sctp: SctpAssociation | None = None
+        self._channel: RTCDataChannel | None = None
+        self._receiver: AudioReceiver | None = None
+        self._sender: AudioSender | None = None
+        self._closing = False
+        if choice.audio is not None:
+            self._make_audio(choice.audio)
+
+    def _make_audio(self, audio: AudioChoice) -> None:
+        codec = AudioCodec(
+            name=_NAMES[audio.codec.name.lower()],
+            payload_type=audio.codec.payload_type,
+            clock_rate=audio.codec.clock_rate,
+            channels=audio.codec.channels,
+            parameters=audio.codec.parameters,
+            red_payload_type=audio.red,
+        )
+        if audio.receives:
+            self._receiver = AudioReceiver(
+                self._dtls,
+                [codec],
+                self._listener.peer_heard,
+                self._pacer,
+                ssrc=self._ssrc,
+                cname=self._cname,
+                rate=HEARD_RATE,
+            )
+        if audio.sends:
+            mid = None
+            if audio.mid is not None and audio.mid_extension is not None:
+                mid = (audio.mid_extension, audio.mid)
+            self._sender = AudioSender(
+                self._dtls,
+                codec,
+                self._pacer,
+                ssrc=self._ssrc,
+                cname=self._cname,
+                on_played=self._listener.peer_played,
+                mid=mid,
+            )
+
+    # -- coming about -----------------------------------------------------------------------
+
+    async def gather(self) -> LocalSide:
+        """What the answer says of our side. Raises OSError when there is no port for it."""
+        await self._gatherer.gather()
+        parameters = self._gatherer.getLocalParameters()
+        candidates = self._gatherer.getLocalCandidates()
+        public = self._settings.ice.public_address
+        if public is not None:
+            candidates += [
+                RTCIceCandidate(
+                    component=1,
+                    foundation=f"{candidate.foundation}p",
+                    ip=public,
+                    port=candidate.port,
+                    priority=candidate.priority - 1,
+                    protocol="udp",
+                    type="srflx",
+                    relatedAddress=candidate.ip,
+                    relatedPort=candidate.port,
+                )
+                for candidate in candidates
+                if candidate.type == "host" and (":" in candidate.ip) == (":" in public)
+            ]
+        fingerprint = next(
+            entry.value
+            for entry in self._dtls.getLocalParameters().fingerprints
+            if entry.algorithm == "sha-256"
+        )
+        return LocalSide(
+            ufrag=parameters.usernameFragment or "",
+            password=parameters.password or "",
+            fingerprint=fingerprint,
+            candidates=[candidate_to_sdp(candidate) for candidate in candidates],
+            ssrc=self._ssrc,
+            cname=self._cname,
+            origin=self._origin,
+        )
+
+    async def connect(self) -> None:
+        """Until media and the data channel can flow. Raises PeerFailed, in time."""
+        choice = self._choice
+        step = "ICE"
+        try:
+            with anyio.fail_after(self._settings.connect_seconds):
+                for candidate in choice.candidates:
+                    await self._ice.addRemoteCandidate(
+                        RTCIceCandidate(
+                            component=1,
+                            foundation=candidate.foundation,
+                            ip=candidate.ip,
+                            port=candidate.port,
+                            priority=candidate.priority,
+                            protocol="udp",
+                            type=candidate.type,
+                        )
+                    )
+                await self._ice.start(
+                    RTCIceParameters(choice.ufrag, choice.password, choice.ice_lite)
+                )
+                if self._ice.state != "completed":
+                    raise PeerFailed("ICE failed")
+                step = "DTLS"
+                fingerprints = [
+                    RTCDtlsFingerprint(entry.algorithm, entry.value)
+                    for entry in choice.fingerprints
+                ]
+                await self._dtls.start(RTCDtlsParameters(fingerprints))
+                if self._dtls.state != "connected":
+                    raise PeerFailed("DTLS failed")
+                await self._start_channels()
+        except TimeoutError:
+            raise PeerFailed(f"{step} took too long") from None
+        except (ConnectionError, InvalidStateError) as error:
+            raise PeerFailed(f"{step}: {error}") from None
+
+    async def _start_channels(self) -> None:
+        if self._receiver is not None:
+            self._receiver.start()
+        if self._sender is not None:
+            self._sender.start()
+        data = self._choice.data
+        if data is not None:
+            self._sctp = SctpAssociation(self._dtls, data.port)
+            self._sctp.on("datachannel", self._take_channel)
+            await self._sctp.start(RTCSctpCapabilities(data.max_message_size), data.port)
+
+    def _take_channel(self, channel: RTCDataChannel) -> None:
+        if channel.label != CHANNEL:
+            channel.close()
+            return
+        self._channel = channel
+        channel.on("message", self._listener.peer_said)
+        self._listener.peer_opened()
+
+    def _follow_dtls(self) -> None:
+        if self._dtls.state in ("closed", "failed") and not self._closing:
+            self._listener.peer_gone()
+
+    # -- while it lasts ---------------------------------------------------------------------
+
+    @property
+    def has_channel(self) -> bool:
+        """Whether the offer has a data channel, be it open or not."""
+        return self._choice.data is not None
+
+    @property
+    def open(self) -> bool:
+        """Whether the data channel can take messages."""
+        return self._channel is not None and self._channel.readyState == "open"
+
+    @property
+    def largest_message(self) -> int:
+        """Bytes that a message of ours may have; 0 for any number."""
+        return self._choice.data.max_message_size if self._choice.data is not None else 0
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Given to the data channel and not sent."""
+        return 0 if self._channel is None else self._channel.bufferedAmount
+
+    def say(self, text: str) -> None:
+        """Send a message, while :attr:`open`; it must not be larger than may be."""
+        if self.open:
+            assert self._channel is not None
+            self._channel.send(text)
+
+    def play(self, pcm: bytes) -> None:
+        """Speech to be played after all that waits: mono int16 at 24 kHz."""
+        if self._sender is not None:
+            self._sender.play(pcm)
+
+    def flush(self) -> None:
+        """Fade out and forget what waits."""
+        if self._sender is not None:
+            self._sender.flush()
+
+    def duck(self) -> None:
+        if self._sender is not None:
+            self._sender.duck()
+
+    def restore(self) -> None:
+        if self._sender is not None:
+            self._sender.restore()
+
+    # -- going ------------------------------------------------------------------------------
+
+    async def _say_all(self) -> None:
+        """Until all messages have left the data channel."""
+        if self._channel is not None and self.open and self.waiting_bytes:
+            drained = anyio.Event()
+            self._channel.once("bufferedamountlow", drained.set)
+            await drained.wait()
+
+    async def aclose(self) -> None:
+        """Say what waits to be said, then take everything down, within a bound. Idempotent."""
+        if self._closing:
+            return
+        self._closing = True
+        with anyio.CancelScope(shield=True):
+            with anyio.move_on_after(self._settings.farewell_seconds):
+                await self._say_all()
+            if self._receiver is not None:
+                self._receiver.stop()
+            if self._sender is not None:
+                self._sender.stop()
+            with anyio.move_on_after(self._settings.farewell_seconds):
+                if self._sctp is not None:
+                    await self._sctp.stop()
+                await self._dtls.stop()
+            with anyio.move_on_after(self._settings.farewell_seconds):
+                await self._ice.stop()
+                await self._gatherer.agent.close()
