@@ -114,9 +114,9 @@ class OpusEncoder:
         be sent. MediaValueError for another length or kind of samples."""
         if samples.dtype != np.int16 or samples.ndim != 1:
             raise MediaValueError(f"Opus encodes mono int16, not {samples.dtype} {samples.shape}")
-        samples = np.ascontiguousarray(samples)
+        # As bytes: ctypes takes their address at a tenth of what an array's costs.
         size: int = self._library.opus_encode(
-            self._state, samples.ctypes.data, len(samples), self._packet, _MAX_PACKET
+            self._state, samples.tobytes(), len(samples), self._packet, _MAX_PACKET
         )
         if size < 0:
             raise MediaValueError(f"{len(samples)} samples at {self.rate} Hz: {_message(size)}")
@@ -274,7 +274,7 @@ def _declare(library: ctypes.CDLL) -> None:
         ("opus_decoder_create", pointer, [number, number, ctypes.POINTER(number)]),
         ("opus_encoder_destroy", None, [pointer]),
         ("opus_decoder_destroy", None, [pointer]),
-        ("opus_encode", number, [pointer, pointer, number, pointer, number]),
+        ("opus_encode", number, [pointer, ctypes.c_char_p, number, pointer, number]),
         ("opus_decode", number, [pointer, ctypes.c_char_p, number, pointer, number, number]),
         ("opus_packet_has_lbrr", number, [ctypes.c_char_p, number]),
         ("opus_strerror", ctypes.c_char_p, [number]),

@@ -19,7 +19,6 @@ from duologue.codecs.media import Int16Samples
 from duologue.codecs.opus import OpusEncoder, OpusSettings
 from duologue.codecs.pcm import int16_from_bytes
 from duologue.codecs.resample import Resampler
-from duologue.codecs.ring import AudioRing, Policy
 from duologue.codecs.rtp import (
     RtpPacket,
     build_bye,
@@ -27,6 +26,7 @@ from duologue.codecs.rtp import (
     build_sender_report,
     mid_extension,
 )
+from duologue.codecs.sample_queue import SampleQueue
 from duologue.realtime.pacer import Pacer
 from duologue.realtime.rtc_media import OPUS, PCMU, AudioCodec, MediaTransport, ReportTarget
 from duologue.sessions.clock import MonotonicClock
@@ -114,7 +114,7 @@ class AudioSender(ReportTarget):
             self._encoder = _G711Encoder(codec.name)
             self._quiet = bytes([MULAW_SILENCE if codec.name == PCMU else ALAW_SILENCE]) * 160
         self._frame_ticks = codec.clock_rate // 50
-        self._queue = AudioRing(QUEUE_SECONDS * PLAYED_RATE, PLAYED_RATE, Policy.REFUSE, np.int16)
+        self._queue = SampleQueue(QUEUE_SECONDS * PLAYED_RATE)
         self._ending: Int16Samples | None = None
         self._ducked = False
         self._fade_in = False
@@ -176,10 +176,10 @@ class AudioSender(ReportTarget):
         Returns how many ms were dropped. What is played after this begins behind that packet.
         """
         audible = self._silent == 0 and not self._ducked
-        ending = self._queue.read(FADE).samples if audible else self._queue.read(0).samples
+        ending = self._queue.read(FADE if audible else 0)
         dropped = self._queue.clear()
         if len(ending):
-            self._ending = np.asarray(ending, np.int16)
+            self._ending = ending
         self._ducked = False
         self._fade_in = False
         return dropped * 1000 / PLAYED_RATE
@@ -189,8 +189,8 @@ class AudioSender(ReportTarget):
         if not self._ducked:
             self._ducked = True
             if self._silent == 0 and self._ending is None:
-                ending = self._queue.read(FADE).samples
-                self._ending = np.asarray(ending, np.int16) if len(ending) else None
+                ending = self._queue.read(FADE)
+                self._ending = ending if len(ending) else None
 
     def restore(self) -> None:
         """Go on where `duck` stopped, faded in. Idempotent."""
@@ -229,7 +229,7 @@ class AudioSender(ReportTarget):
             return frame, len(ending)
         if self._ducked or not len(self._queue):
             return None, 0
-        samples = np.asarray(self._queue.read(FRAME).samples, np.int16)
+        samples = self._queue.read(FRAME)
         played = len(samples)
         if played < FRAME:
             samples = np.concatenate((samples, np.zeros(FRAME - played, np.int16)))
