@@ -32,6 +32,7 @@ from duologue.models.smart_turn import SmartTurn
 from duologue.models.voice import Synthesizer, VoiceCatalogue
 from duologue.models.whisper import Whisper
 
+MOST_VOICE_THREADS = 4
 REHEARSAL_SECONDS = 60.0
 REHEARSAL_OUTPUTS = 1000
 
@@ -51,8 +52,9 @@ class CascadeConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     ``recognizer`` is a folder with CTranslate2's Whisper, ``turn_detector`` smart-turn's graph,
     ``kokoro`` Kokoro's folder or "". At least one voice must be there; ``default_voice`` "" is the
-    first. Threads are those of one call. ``capacity`` 0 is two sessions a core, or one where the
-    default voice is Kokoro's.
+    first one that this machine is fast enough for. Threads are those of one call;
+    ``voice_threads`` 0 is as many as there are cores, at most 4. ``capacity`` 0 is two sessions a
+    core, or one where the default voice may be Kokoro's.
     """
 
     recognizer: str
@@ -62,7 +64,7 @@ class CascadeConfig(msgspec.Struct, frozen=True, kw_only=True):
     piper: tuple[PiperVoice, ...] = ()
     default_voice: str = ""
     recognizer_threads: int = 1
-    voice_threads: int = 1
+    voice_threads: int = 0
     capacity: int = 0
     description: str = ""
 
@@ -192,7 +194,10 @@ class CascadeBackend:
         with send, receive, anyio.fail_after(REHEARSAL_SECONDS):
             session = await self._open(group, send.send_nowait, OpenSession(session=REHEARSAL))
             try:
-                await Rehearsal(self._loaded, receive).run(session)
+                rehearsal = Rehearsal(self._loaded, receive, self._clock)
+                await rehearsal.run(session)
+                if not self._config.default_voice:
+                    self._loaded.voices.catalogue.default = rehearsal.quickest_enough()
             finally:
                 session.close()
 
@@ -230,7 +235,7 @@ def load_parts(config: CascadeConfig) -> Parts:
     """
     if not config.kokoro and not config.piper:
         raise ValueError("no voice: give a folder for kokoro, or a voice for piper")
-    threads = config.voice_threads
+    threads = config.voice_threads or min(usable_cores(), MOST_VOICE_THREADS)
     with ThreadPoolExecutor() as pool:
         recognizer = pool.submit(
             Whisper, Path(config.recognizer), threads=config.recognizer_threads

@@ -1,5 +1,8 @@
 """A turn that nobody hears: what a cascade does before it says that it is ready."""
 
+import logging
+from collections.abc import Callable
+
 import anyio
 import numpy as np
 from anyio.streams.memory import MemoryObjectReceiveStream
@@ -26,18 +29,32 @@ from duologue.engines.engine import (
     UtterancePart,
 )
 from duologue.engines.fairness import Rank
+from duologue.engines.speaking import length_ms
 
 SESSION = "rehearsal"
 WORDS = "Hello there, how are you today?"
 UTTERANCE = "utterance"
+QUICK_ENOUGH = 0.5
+"""Seconds that a second of speech may take to make. A voice that takes more answers late, and falls
+behind what is heard of it as soon as anything else runs."""
+
+log = logging.getLogger(__name__)
 
 
 class Rehearsal:
     """Speech to words to an answer to its speech, through the same code as every turn."""
 
-    def __init__(self, stages: Stages, outputs: MemoryObjectReceiveStream[Output]) -> None:
+    def __init__(
+        self,
+        stages: Stages,
+        outputs: MemoryObjectReceiveStream[Output],
+        clock: Callable[[], float],
+    ) -> None:
+        """`clock` gives seconds."""
         self._stages = stages
         self._outputs = outputs
+        self._clock = clock
+        self._paces: dict[str, float] = {}
 
     async def run(self, session: CascadeSession) -> None:
         """Raises EngineError with the reason when a stage fails."""
@@ -55,17 +72,34 @@ class Rehearsal:
             session.take(Respond(session=SESSION, generation=1, request=request))
             await self._answer(session)
 
+    def quickest_enough(self) -> str:
+        """The first voice that is quick enough on this machine, the quickest where none is."""
+        default = self._stages.voices.catalogue.default
+        enough = [name for name, pace in self._paces.items() if pace <= QUICK_ENOUGH]
+        chosen = enough[0] if enough else min(self._paces, key=self._paces.__getitem__)
+        if chosen != default:
+            log.warning(
+                "the voice %s needs %.1f s for a second of speech here: the default is %s",
+                default,
+                self._paces[default],
+                chosen,
+            )
+        return chosen
+
     async def _voice(self) -> bytes:
-        """All voices' first call, and what the default one said."""
+        """All models' first call, and what the default voice said."""
         catalogue = self._stages.voices.catalogue
         said: dict[int, bytes] = {}
         for name in (catalogue.default, *catalogue.names):
             voice = catalogue.find(name)
             key = id(voice.synthesizer)
             if key not in said:
+                begun = self._clock()
                 said[key] = await self._stages.voices.say(
                     SESSION, Rank.FIRST, WORDS, voice, 1.0, lambda: False
                 )
+                length = max(length_ms(said[key]), 1.0)
+                self._paces[name] = (self._clock() - begun) * 1000 / length
         return next(iter(said.values()))
 
     async def _hear(self, session: CascadeSession, speech: bytes) -> str:

@@ -7,11 +7,13 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import anyio
+import anyio.to_thread
 
 from load_tests.accuracy import run_recordings
 from load_tests.churn import run_churn
 from load_tests.client import JsonObject
 from load_tests.microphone import Clip
+from load_tests.plain import run_plain
 from load_tests.recordings import FOLDER, RecordingError, load_speech, load_transcribed
 from load_tests.report import Json, Report
 from load_tests.scenario import Plan
@@ -58,6 +60,11 @@ async def churn(args: argparse.Namespace, server: Server) -> tuple[dict[str, Jso
     return await run_churn(server, args.connections, args.idle, args.model)
 
 
+async def plain(args: argparse.Namespace) -> tuple[dict[str, Json], list[str]]:
+    questions, _ = load_speech(args.recordings)
+    return await anyio.to_thread.run_sync(run_plain, questions, args.lite, args.voice), []
+
+
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     top = argparse.ArgumentParser(prog="python -m load_tests", description=__doc__)
@@ -85,6 +92,14 @@ def parser() -> argparse.ArgumentParser:
     add_common(command, churn)
     command.add_argument("--connections", type=int, default=1000)
     command.add_argument("--idle", type=int, default=50, help="sessions held while doing nothing")
+
+    about = "the same models in the shortest script, one step after the other: what is to be beaten"
+    command = commands.add_parser("plain", help=about, description=about)
+    command.set_defaults(alone=plain)
+    command.add_argument("--lite", action="store_true", help="the small set of models")
+    command.add_argument("--voice", default="", help="voice to speak with")
+    command.add_argument("--recordings", type=Path, default=FOLDER, help="folder of speech")
+    command.add_argument("--json", metavar="FILE", help="figures as JSON; - for the last line")
     return top
 
 
@@ -138,11 +153,13 @@ def server_of(args: argparse.Namespace) -> AbstractContextManager[Server]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parser().parse_args(argv)
+    options = {"use_uvloop": True}
     try:
-        with server_of(args) as server:
-            figures, problems = anyio.run(
-                args.run, args, server, backend_options={"use_uvloop": True}
-            )
+        if "alone" in args:
+            figures, problems = anyio.run(args.alone, args, backend_options=options)
+        else:
+            with server_of(args) as server:
+                figures, problems = anyio.run(args.run, args, server, backend_options=options)
     except (RecordingError, ServerError) as error:
         print(f"load_tests: {error}", file=sys.stderr)
         return 2

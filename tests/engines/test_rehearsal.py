@@ -34,6 +34,7 @@ class Cast:
             StandInSynthesizer(22_050, ("plain",)),
             StandInSynthesizer(24_000, ("one", "two")),
         ]
+        self.times = iter([0.0] * 4)
 
     @asynccontextmanager
     async def on_stage(self) -> AsyncIterator[tuple[Rehearsal, CascadeSession]]:
@@ -50,11 +51,11 @@ class Cast:
             async with anyio.create_task_group() as group:
                 await group.start(session.live)
                 try:
-                    yield Rehearsal(stages, receive), session
+                    yield Rehearsal(stages, receive, lambda: next(self.times)), session
                 finally:
                     session.close()
 
-    async def rehearse(self) -> None:
+    async def rehearse(self) -> Rehearsal:
         failure: EngineError | None = None
         with anyio.fail_after(PATIENCE_S):
             async with self.on_stage() as (rehearsal, session):
@@ -64,6 +65,7 @@ class Cast:
                     failure = error
         if failure is not None:
             raise failure
+        return rehearsal
 
 
 async def test_every_model_has_its_first_call() -> None:
@@ -105,3 +107,18 @@ async def test_an_answer_without_words_is_good_enough() -> None:
     cast = Cast()
     cast.language.answers = [[Finished("completed", Usage())]]
     await cast.rehearse()
+
+
+@pytest.mark.parametrize(
+    ("one", "plain", "chosen"),
+    [(0.1, 0.01, "one"), (0.2, 0.1, "plain"), (0.2, 0.3, "one"), (0.5, 0.3, "plain")],
+    ids=["quick enough", "too slow", "both too slow", "both too slow, one less so"],
+)
+async def test_a_voice_that_is_too_slow_here_is_not_the_default(
+    one: float, plain: float, chosen: str
+) -> None:
+    cast = Cast()
+    # The words take 230 ms to say; the default voice is tried first.
+    cast.times = iter([0.0, one, 5.0, 5.0 + plain])
+    rehearsal = await cast.rehearse()
+    assert rehearsal.quickest_enough() == chosen
