@@ -15,6 +15,7 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from websockets.asyncio.client import connect
 
+from duologue.engines.backend import Backend
 from duologue.engines.in_process import open_in_process
 from duologue.engines.remote import RemoteEngine
 from duologue.engines.script import ScriptedOptions
@@ -81,6 +82,8 @@ async def _open_house(
     ready: bool = True,
     vad: object | None = None,
     peers: PeerSettings | None = None,
+    backend: Backend | None = None,
+    batch_limit: int = 32,
     **options: Any,
 ) -> AsyncIterator[House]:
     settings = settings or Settings(engine="scripted")
@@ -91,7 +94,8 @@ async def _open_house(
         settings.allowed_origins,
         settings.allowed_hosts if settings.loopback else None,
     )
-    async with open_in_process(ScriptedBackend(ScriptedOptions(**options))) as engine:
+    backend = backend or ScriptedBackend(ScriptedOptions(**options))
+    async with open_in_process(backend, batch_limit=batch_limit) as engine:
         if not ready:
             engine = RemoteEngine(engine.directory)
         registry = SessionRegistry(
