@@ -58,6 +58,11 @@ def create_app(settings: Settings) -> Starlette:
         metrics.watch(
             "duologue_worker_restarts", "Restarts of the worker.", lambda: supervisor.restarts
         )
+        metrics.watch(
+            "duologue_batch_requests",
+            "Requests in the batch lane, waiting or running.",
+            lambda: engine.batch_sessions,
+        )
         gate = Gate(
             settings.api_keys,
             settings.allowed_origins,

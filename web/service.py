@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from duologue.engines.engine import Engine, EngineSpec, EngineUnavailable
+from duologue.engines.engine import BatchEngine, EngineSpec, EngineUnavailable
 from duologue.realtime.calls import Calls
 from duologue.sessions.ports import Clock
 from duologue.sessions.registry import SessionRegistry
@@ -19,7 +19,7 @@ class Service:
     settings: Settings
     gate: Gate
     registry: SessionRegistry
-    engine: Engine
+    engine: BatchEngine
     clock: Clock
     metrics: Metrics
     calls: Calls
