@@ -4,7 +4,7 @@ Every tensor of a state has the slot as its first dimension: one slot holds one 
 slot can be emptied, copied, put away and put back without touching the others.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 
 import torch
@@ -47,19 +47,30 @@ class StreamingState:
         for part in self.parts():
             part.reset(slots)
 
+    def tensors_of(self, slot: int) -> Iterator[Tensor]:
+        """What one slot holds, as views. Where a view is shorter than its place, the slot's own
+        tensors before it say by how much."""
+        for tensor in self.own_tensors():
+            yield tensor[slot]
+        for part in self.parts():
+            yield from part.tensors_of(slot)
+
     def copy_slot(self, source: int, target: int) -> None:
         """Make one slot a copy of another one."""
-        for tensor in self.tensors():
-            tensor[target].copy_(tensor[source])
+        self._fill(target, self.tensors_of(source))
 
     def save(self, slot: int) -> list[Tensor]:
         """A copy of one slot in host memory, for :meth:`restore`."""
-        return [tensor[slot].to("cpu", copy=True) for tensor in self.tensors()]
+        return [tensor.to("cpu", copy=True) for tensor in self.tensors_of(slot)]
 
     def restore(self, slot: int, saved: Sequence[Tensor]) -> None:
         """Put back what :meth:`save` gave, in the same or another slot."""
-        for tensor, value in zip(self.tensors(), saved, strict=True):
-            tensor[slot].copy_(value)
+        self._fill(slot, saved)
+
+    def _fill(self, slot: int, values: Iterable[Tensor]) -> None:
+        # An offset is written before the views that depend on it are taken.
+        for place, value in zip(self.tensors_of(slot), values, strict=True):
+            place.copy_(value)
 
     def nbytes(self) -> int:
         """The size of all tensors, in bytes."""

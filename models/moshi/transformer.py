@@ -5,6 +5,7 @@ on counting (RoPE depends on differences alone, Su et al. 2021, arXiv:2104.09864
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -35,6 +36,14 @@ class TransformerState(StreamingState):
 
     offset: Tensor
     layers: list[RingKv]
+
+    def tensors_of(self, slot: int) -> Iterator[Tensor]:
+        """Without the places that were never written."""
+        yield self.offset[slot]
+        written = min(int(self.offset[slot]), self.layers[0].keys.shape[2])
+        for layer in self.layers:
+            yield layer.keys[slot, :, :written]
+            yield layer.values[slot, :, :written]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -194,9 +203,13 @@ class Transformer(nn.Module):
         self.config = config
         self.places = config.context + extra_keys
         self.layers = nn.ModuleList([TransformerLayer(config) for _ in range(config.num_layers)])
-        channels = config.d_model // config.num_heads
-        exponents = torch.arange(channels // 2, dtype=torch.float32)
-        frequencies = torch.exp(exponents * (-math.log(config.max_period) * 2 / channels))
+        self.set_constants()
+
+    def set_constants(self, device: torch.device | None = None) -> None:
+        """Compute what is no weight, on a device or where tensors are made by default."""
+        channels = self.config.d_model // self.config.num_heads
+        exponents = torch.arange(channels // 2, dtype=torch.float32, device=device)
+        frequencies = torch.exp(exponents * (-math.log(self.config.max_period) * 2 / channels))
         self.register_buffer("frequencies", frequencies, persistent=False)
 
     def new_state(self, slots: int, kv_dtype: torch.dtype | None = None) -> TransformerState:
