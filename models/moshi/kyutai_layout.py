@@ -1,13 +1,12 @@
 """Kyutai's checkpoints: their configuration and the names of their tensors.
 
 As the ``moshi`` package writes them (0.2.13; ``models/loaders.py``, ``models/lm.py``); NVIDIA's
-PersonaPlex has the same names. A folder without the sizes of the language model in its
-``config.json`` holds the 7B model of that kind.
+PersonaPlex has the same names. A folder without the sizes of the language model in a
+``config.json`` holds a 7B model.
 """
 
 import re
 from collections.abc import Iterator
-from typing import Literal
 
 import msgspec
 import torch
@@ -75,18 +74,18 @@ class LanguageSettings(msgspec.Struct, frozen=True):
     depformer_low_rank_embeddings: int | None = None
     depformer_pos_emb: str = "sin"
     depformer_norm: Norm | None = None
+    conditioners: dict[str, msgspec.Raw] | None = None
 
 
 _DELAYS_7B = (0, 0, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 1, 1, 1, 1, 1)
 
 
-def settings_7b(kind: Literal["moshi", "personaplex"]) -> LanguageSettings:
-    """Moshi, whose depth transformer makes the agent's 8 codebooks; PersonaPlex', which was
-    trained to make the user's as well."""
+def settings_7b() -> LanguageSettings:
+    """The 7B models. PersonaPlex has depth steps for the user's codebooks, which are not made."""
     return LanguageSettings(
         dim=4096,
         n_q=16,
-        dep_q=8 if kind == "moshi" else 16,
+        dep_q=8,
         card=2048,
         text_card=32_000,
         delays=_DELAYS_7B,
@@ -172,6 +171,7 @@ def _refuse(settings: LanguageSettings) -> None:
         "cross-attention": settings.cross_attention,
         "two streams of text": settings.demux_second_stream or settings.demux_second_text_stream,
         "normalized embeddings": settings.norm_emb,
+        "conditions": bool(settings.conditioners),
         "no depth transformer": settings.dep_q == 0,
         "a depth transformer that shares its weights": not settings.depformer_weights_per_step,
         "layer scales in the depth transformer": settings.depformer_layer_scale is not None,

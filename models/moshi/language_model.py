@@ -70,10 +70,16 @@ class LanguageModel(nn.Module):
         self.out_norm = make_norm(config.temporal.norm, dim)
         self.text_linear = nn.Linear(dim, config.text_card_out, bias=config.bias_proj)
         self.depth = DepthTransformer(config)
-        self.register_buffer("delays", torch.tensor(config.delays), persistent=False)
-        initial = torch.tensor([config.text_card] + [config.card] * config.n_q)
-        self.register_buffer("initial", initial, persistent=False)
+        self.set_constants()
         self.requires_grad_(False)
+
+    def set_constants(self, device: torch.device | None = None) -> None:
+        """Make what is no weight, on a device or where tensors are made by default."""
+        config = self.config
+        delays = torch.tensor(config.delays, device=device)
+        initial = torch.tensor([config.text_card] + [config.card] * config.n_q, device=device)
+        self.register_buffer("delays", delays, persistent=False)
+        self.register_buffer("initial", initial, persistent=False)
 
     def new_state(self, slots: int, kv_dtype: torch.dtype | None = None) -> LanguageState:
         weight, config = self.text_linear.weight, self.config

@@ -171,3 +171,26 @@ class MoshiConfig:
     @property
     def max_delay(self) -> int:
         return max(self.delays)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingChoice:
+    """How a session's tokens are chosen. Temperature 0 is greedy; ``top_k`` 0 is all tokens.
+
+    ``seed``: sessions with the same seed and input say the same.
+    """
+
+    text_temperature: float = 0.7
+    text_top_k: int = 25
+    audio_temperature: float = 0.8
+    audio_top_k: int = 250
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if min(self.text_temperature, self.audio_temperature) < 0:
+            raise ValueError("a temperature below 0")
+        if min(self.text_top_k, self.audio_top_k) < 0:
+            raise ValueError("fewer than 0 tokens to choose among")
+
+
+GREEDY = SamplingChoice(text_temperature=0, text_top_k=0, audio_temperature=0, audio_top_k=0)
