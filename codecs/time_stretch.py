@@ -42,6 +42,6 @@ def _lag(samples: Int16Samples, rate: int, most: int, force: bool) -> int | None
 
 
 def _crossfade(first: Int16Samples, second: Int16Samples) -> Int16Samples:
-    ramp = (np.arange(len(first), dtype=np.float32) + 0.5) / len(first)
+    ramp = np.arange(len(first), dtype=np.float32) / len(first)
     mixed: Int16Samples = np.rint(first * (1 - ramp) + second * ramp).astype(np.int16)
     return mixed
