@@ -6,7 +6,8 @@ from collections.abc import Sequence
 class StopText:
     """Push pieces; what comes out holds no stop text, nor anything that follows one.
 
-    What may be the beginning of a stop text is held back until it is known not to be.
+    The stop text that is complete first counts; of two, the one that began first. What may be the
+    beginning of one is held back until it is known not to be.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
@@ -22,11 +23,11 @@ class StopText:
         if self.stopped:
             return ""
         text = self._held + piece
-        found = [at for stop in self._stops if (at := text.find(stop)) >= 0]
+        found = [(at + len(stop), at) for stop in self._stops if (at := text.find(stop)) >= 0]
         if found:
             self.stopped = True
             self._held = ""
-            return text[: min(found)]
+            return text[: min(found)[1]]
         keep = max((_overlap(text, stop) for stop in self._stops), default=0)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]

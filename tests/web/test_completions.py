@@ -8,7 +8,6 @@ from typing import Any, cast
 
 import anyio
 import anyio.lowlevel
-import httpx
 import openai
 import pytest
 from openai import AsyncOpenAI
@@ -55,7 +54,7 @@ def said(*texts: str) -> Any:
 
 @asynccontextmanager
 async def client(house: Any, key: str = "any") -> AsyncIterator[AsyncOpenAI]:
-    async with httpx.AsyncClient(trust_env=False) as http:
+    async with openai.DefaultAsyncHttpxClient(trust_env=False) as http:
         yield AsyncOpenAI(
             api_key=key, base_url=f"{house.url}/v1", max_retries=0, timeout=20.0, http_client=http
         )
