@@ -22,10 +22,10 @@ import xllamacpp
 
 from duologue.engines.chat_messages import Json
 
-BATCH = 32
+BATCH = 16
 """Tokens evaluated between two looks at whether somebody cancelled. More is no faster on a CPU."""
 
-NICENESS = 10
+NICENESS = 5
 """Added to the niceness of llama.cpp's threads. They take all cores, and what runs beside them is
 always shorter and more urgent: a first clause being spoken, the words of a turn that just ended."""
 

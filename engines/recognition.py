@@ -55,8 +55,8 @@ WARM_SAMPLES = HEARD_RATE * 6 // 10
 """The same when the words only warm the next prompt."""
 
 REST = 3.0
-"""A look is no more often than so many times what the last one took, in media time: a recogniser
-that is busy all the time would be busy when a turn ends, too."""
+"""Looks at those who speak, all sessions together, come no more often than so many times what the
+last one took: a recogniser that is busy all the time would be busy when a turn ends, too."""
 
 HUSH_SAMPLES = HEARD_RATE * 2 // 100
 """Silence that may become a pause: nothing is begun that the pause would have to wait for."""
@@ -126,7 +126,6 @@ class Ears:
         self.stable: dict[str, StableTranscript] = {}
         self.texts: OrderedDict[str, str] = OrderedDict()
         self.jobs = 0
-        self.look_seconds = 0.0
         self.closed = False
 
     def keep(self, utterance: str, text: str) -> None:
@@ -152,6 +151,7 @@ class Recognition:
         self._clock = clock
         self._thread = ModelThread(pulse)
         self._detector_thread = ModelThread(pulse)
+        self._rests_until = 0.0
 
     def forget(self, ears: Ears) -> None:
         """The session is over; its tasks are cancelled by their owner."""
@@ -234,9 +234,9 @@ class Recognition:
             return False
         if utterance.pauses(HUSH_SAMPLES):
             return utterance.pauses(PAUSE_SAMPLES)
-        rest = int(REST * ears.look_seconds * HEARD_RATE)
         new = utterance.end - utterance.drafted_until
-        return new >= max(rest, PARTIAL_SAMPLES if ears.partials else WARM_SAMPLES)
+        wanted = PARTIAL_SAMPLES if ears.partials else WARM_SAMPLES
+        return new >= wanted and self._clock() >= self._rests_until and self._thread.turnstile.idle
 
     async def _recognise(self, ears: Ears, utterance: Utterance, until: int, rank: Rank) -> str:
         known = utterance.known(until)
@@ -278,7 +278,8 @@ class Recognition:
                 audio = utterance.open_part(until)
                 begun = self._clock()
                 result = await self._thread.run(partial(self._transcribe, ears, audio, True))
-                ears.look_seconds = self._clock() - begun
+                now = self._clock()
+                self._rests_until = now + (REST - 1) * (now - begun)
             if not result.text:
                 return
             text = f"{folded.text} {result.text}".strip()
