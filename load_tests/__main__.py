@@ -5,13 +5,16 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.to_thread
+import numpy as np
 
 from load_tests.accuracy import run_recordings
 from load_tests.churn import run_churn
 from load_tests.client import JsonObject
+from load_tests.compare_aiortc import WAYS, compare
 from load_tests.microphone import Clip
 from load_tests.plain import run_plain
 from load_tests.recordings import FOLDER, RecordingError, load_speech, load_transcribed
@@ -20,7 +23,7 @@ from load_tests.scenario import Plan
 from load_tests.server import Server, ServerError, serving
 from load_tests.voice import run_voice
 
-Run = Callable[[argparse.Namespace, Server], Awaitable[tuple[dict[str, Json], list[str]]]]
+Run = Callable[[argparse.Namespace, Any], Awaitable[tuple[dict[str, Json], list[str]]]]
 
 DETECTIONS: dict[str, JsonObject] = {
     "server_vad": {"type": "server_vad"},
@@ -65,6 +68,14 @@ async def plain(args: argparse.Namespace) -> tuple[dict[str, Json], list[str]]:
     return await anyio.to_thread.run_sync(run_plain, questions, args.lite, args.voice), []
 
 
+async def compare_aiortc(
+    args: argparse.Namespace, server: Server | None
+) -> tuple[dict[str, Json], list[str]]:
+    questions, _ = load_speech(args.recordings)
+    samples = np.concatenate([recording.samples for recording in questions])
+    return await compare(samples, args.ways, args.seconds, args.first)
+
+
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     top = argparse.ArgumentParser(prog="python -m load_tests", description=__doc__)
@@ -99,6 +110,19 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--lite", action="store_true", help="the small set of models")
     command.add_argument("--voice", default="", help="voice to speak with")
     command.add_argument("--recordings", type=Path, default=FOLDER, help="folder of speech")
+    command.add_argument("--json", metavar="FILE", help="figures as JSON; - for the last line")
+
+    about = "WebRTC calls that one core carries: stock aiortc and ours in turn, echoing"
+    command = commands.add_parser("compare-aiortc", help=about, description=about)
+    command.set_defaults(run=compare_aiortc, url="", engine=None)
+    command.add_argument("--seconds", type=float, default=5.0, help="how long each step lasts")
+    command.add_argument(
+        "--ways", nargs="+", choices=WAYS, default=list(WAYS), help="what to measure"
+    )
+    command.add_argument("--first", type=int, help="calls to begin with")
+    command.add_argument(
+        "--recordings", type=Path, default=FOLDER, help=f"folder of speech (default: {FOLDER})"
+    )
     command.add_argument("--json", metavar="FILE", help="figures as JSON; - for the last line")
     return top
 
@@ -143,8 +167,10 @@ def add_speech(command: argparse.ArgumentParser, *, sessions: int, interrupt_eve
     )
 
 
-def server_of(args: argparse.Namespace) -> AbstractContextManager[Server]:
-    """The server that was named, or one of our own."""
+def server_of(args: argparse.Namespace) -> AbstractContextManager[Server | None]:
+    """The server that was named, or one of our own; none where none is needed."""
+    if args.engine is None:
+        return nullcontext()
     if args.url:
         return nullcontext(Server(args.url, args.pid, None, args.key))
     options = ["--engine", args.engine, *(["--lite"] if args.lite else []), *args.serve]
