@@ -1,6 +1,7 @@
 """Keeps one worker process running: starts it, watches it, ends it, starts it again."""
 
 import logging
+import os
 import shutil
 import signal
 import subprocess
@@ -22,6 +23,7 @@ from duologue.engines.lanes import (
     socket_paths,
 )
 from duologue.engines.lifeline import Beat, Drain, Report, Started, StartFailed, WorkerConfig
+from duologue.engines.worker_environment import worker_environment
 
 log = logging.getLogger(__name__)
 
@@ -191,6 +193,7 @@ class Supervisor:
         watch = Watch(self._rules, anyio.current_time())
         if self._config.remove_directory:
             await anyio.to_thread.run_sync(make_private, self.directory)
+        environment = await anyio.to_thread.run_sync(worker_environment, os.environ, self.directory)
         # Starting takes milliseconds; a cancel in the middle would lose the process.
         with anyio.CancelScope(shield=True):
             process = await anyio.open_process(
@@ -198,6 +201,7 @@ class Supervisor:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=None,
+                env=environment,
             )
         self._process = process
         self._enter("starting")

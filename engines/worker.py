@@ -233,6 +233,8 @@ def main() -> int:
         level=config.log_level.upper(),
         format=f"%(asctime)s worker {config.name}[{os.getpid()}] %(levelname)s %(message)s",
     )
+    # One line for every request to the language model's own server says nothing to an operator.
+    logging.getLogger("httpx").setLevel(logging.WARNING)
 
     lifeline.guard(config.stop_s, partial(_tidy, config))
 
