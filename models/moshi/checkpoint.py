@@ -39,7 +39,7 @@ class _Header(msgspec.Struct, frozen=True):
     mimi_name: str = "tokenizer-e351c8d8-checkpoint125.safetensors"
     mimi_config_name: str | None = None
     tokenizer_name: str = "tokenizer_spm_32k_3.model"
-    audio_encoder_config: msgspec.Raw | None = None
+    audio_encoder_config: dict[str, msgspec.Raw] | None = None
     sampling_rate: int | None = None
 
 
@@ -186,7 +186,13 @@ def _filled(network: Network, tensors: dict[str, Tensor], dtype: torch.dtype) ->
 
 
 def unpack_voices(archive: Path, folder: Path) -> tuple[Path, ...]:
-    """The files of PersonaPlex' voices, unpacked; names are theirs (``NATF2.pt``)."""
-    with tarfile.open(archive) as tar:
-        tar.extractall(folder, filter="data")
+    """The files of PersonaPlex' voices, unpacked; names are theirs (``NATF2.pt``).
+
+    Raises :exc:`UnsupportedCheckpoint` for an archive that is none, or leads out of the folder.
+    """
+    try:
+        with tarfile.open(archive) as tar:
+            tar.extractall(folder, filter="data")
+    except tarfile.TarError as error:
+        raise UnsupportedCheckpoint(f"{archive}: {error}") from error
     return tuple(sorted(path for path in folder.rglob("*") if path.is_file()))

@@ -147,6 +147,19 @@ class Pair:
     ours: Any
 
 
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the random checkpoints' configurations say."""
+
+    language: dict[str, Any]
+    mimi: dict[str, Any]
+
+
+@pytest.fixture(scope="session")
+def language_settings() -> Settings:
+    return Settings(LANGUAGE, MIMI)
+
+
 MakeLanguage = Callable[..., Pair]
 
 
@@ -228,3 +241,55 @@ def hub_mimi(torch: ModuleType) -> Pair:
     ours = Mimi(config)
     ours.load_state_dict(mimi_tensors(theirs.state_dict(), config))
     return Pair(theirs, ours)
+
+
+@pytest.fixture(scope="session")
+def hub_moshi(torch: ModuleType) -> Any:
+    """A Moshi with random weights in transformers' layout, and nothing of ours."""
+    transformers: Any = pytest.importorskip("transformers", reason="pip install transformers")
+    codec = {
+        "sampling_rate": 600,
+        "hidden_size": 32,
+        "num_filters": 4,
+        "upsampling_ratios": [4, 3, 2],
+        "num_hidden_layers": 1,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "head_dim": 8,
+        "intermediate_size": 48,
+        "codebook_size": 32,
+        "codebook_dim": 16,
+        "vector_quantization_hidden_dimension": 16,
+        "num_quantizers": 4,
+        "upsample_groups": 32,
+        "sliding_window": 10,
+    }
+    depth = {
+        "vocab_size": 40,
+        "hidden_size": 16,
+        "input_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+        "ffn_dim": 66,
+        "audio_vocab_size": 32,
+        "num_codebooks": 4,
+    }
+    model = transformers.MoshiForConditionalGeneration(
+        transformers.MoshiConfig(
+            vocab_size=40,
+            hidden_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=4,
+            audio_vocab_size=32,
+            max_position_embeddings=64,
+            sliding_window=32,
+            ffn_dim=132,
+            num_codebooks=4,
+            audio_encoder_config=codec,
+            depth_decoder_config=depth,
+        )
+    )
+    randomize(model, 4)
+    return model.eval().requires_grad_(False)

@@ -1,0 +1,182 @@
+"""Checkpoints in folders, found and loaded."""
+
+import io
+import json
+import tarfile
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="torch comes with duologue[moshi]")
+pytest.importorskip("safetensors", reason="safetensors comes with duologue[moshi]")
+
+from safetensors.torch import save_file
+
+from duologue.models.moshi.checkpoint import (
+    load_language_model,
+    load_mimi,
+    read_checkpoint,
+    unpack_voices,
+)
+from duologue.models.moshi.duplex_network import DuplexNetwork
+from duologue.models.moshi.kyutai_layout import UnsupportedCheckpoint
+
+
+def save(torch: ModuleType, module: Any, path: Path) -> None:
+    tensors = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    save_file(tensors, path)
+
+
+@pytest.fixture
+def kyutai(
+    tmp_path: Path, torch: ModuleType, language: Any, mimi: Any, language_settings: Any
+) -> Path:
+    """A folder as Kyutai's, with the names that its own configuration gives."""
+    folder = tmp_path / "kyutai"
+    folder.mkdir()
+    save(torch, language.theirs, folder / "lm.safetensors")
+    save(torch, mimi.theirs, folder / "codec.safetensors")
+    (folder / "pieces.model").write_bytes(b"")
+    (folder / "codec.json").write_text(json.dumps(language_settings.mimi))
+    names = {
+        "moshi_name": "lm.safetensors",
+        "mimi_name": "codec.safetensors",
+        "mimi_config_name": "codec.json",
+        "tokenizer_name": "pieces.model",
+        "model_type": "moshi",
+        "lm_gen_config": {"temp": 0.8},
+    }
+    (folder / "config.json").write_text(json.dumps(language_settings.language | names))
+    return folder
+
+
+def test_a_folder_of_kyutais_gives_both_networks(
+    kyutai: Path, torch: ModuleType, language: Any, mimi: Any
+) -> None:
+    checkpoint = read_checkpoint(kyutai)
+    assert (checkpoint.kind, checkpoint.layout) == ("moshi", "kyutai")
+    assert checkpoint.tokenizer == kyutai / "pieces.model"
+    loaded = load_language_model(checkpoint, dtype=torch.float32)
+    codec = load_mimi(checkpoint)
+    for ours, expected in ((loaded, language.ours), (codec, mimi.ours)):
+        found = ours.state_dict()
+        assert found.keys() == expected.state_dict().keys()
+        for name, tensor in expected.state_dict().items():
+            assert torch.equal(found[name], tensor)
+        for name, buffer in expected.named_buffers():
+            assert torch.equal(ours.get_buffer(name), buffer)
+        assert not any(parameter.requires_grad for parameter in ours.parameters())
+
+
+def test_the_language_model_is_narrow_unless_asked_otherwise(
+    kyutai: Path, torch: ModuleType
+) -> None:
+    checkpoint = read_checkpoint(kyutai)
+    model = load_language_model(checkpoint)
+    assert model.text_linear.weight.dtype == torch.bfloat16
+    assert model.transformer.frequencies.dtype == torch.float32
+    assert load_mimi(checkpoint).downsample.conv.weight.dtype == torch.float32
+
+
+def test_a_hibiki_reads_the_end_as_padding(kyutai: Path, torch: ModuleType) -> None:
+    path = kyutai / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"model_type": "hibiki"}))
+    checkpoint = read_checkpoint(kyutai)
+    assert checkpoint.kind == "hibiki"
+    text = load_language_model(checkpoint, dtype=torch.float32).text_emb.weight
+    assert torch.equal(text[2], text[3])
+
+
+def test_a_folder_without_sizes_holds_a_7b_model(tmp_path: Path) -> None:
+    """As NVIDIA's PersonaPlex, which also brings its voices."""
+    for name in ("model.safetensors", "tokenizer-e351c8d8-checkpoint125.safetensors"):
+        (tmp_path / name).write_bytes(b"")
+    (tmp_path / "tokenizer_spm_32k_3.model").write_bytes(b"")
+    assert read_checkpoint(tmp_path).kind == "moshi"
+    (tmp_path / "voices.tgz").write_bytes(b"")
+    checkpoint = read_checkpoint(tmp_path)
+    assert checkpoint.kind == "personaplex"
+    assert checkpoint.voices == tmp_path / "voices.tgz"
+    assert checkpoint.language is not None
+    assert checkpoint.language.temporal.num_layers == 32
+    assert checkpoint.language.temporal.hidden == 11264
+    assert (checkpoint.language.agent_codebooks, checkpoint.language.user_codebooks) == (8, 8)
+    assert checkpoint.mimi.frame_samples == 1920
+    assert checkpoint.mimi.frame_rate == 12.5
+
+
+def test_a_folder_of_transformers_gives_both_networks(
+    tmp_path: Path, torch: ModuleType, hub_moshi: Any
+) -> None:
+    hub_moshi.save_pretrained(tmp_path)
+    checkpoint = read_checkpoint(tmp_path)
+    assert (checkpoint.kind, checkpoint.layout) == ("moshi", "transformers")
+    assert checkpoint.tokenizer is None
+    network = DuplexNetwork(
+        load_language_model(checkpoint, dtype=torch.float32), load_mimi(checkpoint)
+    )
+    assert network.frame_samples == 48
+    expected = hub_moshi.decoder.lm_head.weight
+    assert torch.equal(network.language.text_linear.weight, expected)
+
+
+def test_a_folder_of_transformers_mimi_is_a_codec_alone(
+    tmp_path: Path, torch: ModuleType, hub_mimi: Any
+) -> None:
+    hub_mimi.theirs.save_pretrained(tmp_path)
+    checkpoint = read_checkpoint(tmp_path)
+    assert checkpoint.kind == "mimi"
+    found = load_mimi(checkpoint).state_dict()
+    for name, tensor in hub_mimi.ours.state_dict().items():
+        assert torch.equal(found[name], tensor)
+    with pytest.raises(UnsupportedCheckpoint, match="codec alone"):
+        load_language_model(checkpoint)
+
+
+def test_codec_and_language_model_must_fit(kyutai: Path, torch: ModuleType, hub_mimi: Any) -> None:
+    model = load_language_model(read_checkpoint(kyutai))
+    with pytest.raises(ValueError, match="different codebooks"):
+        DuplexNetwork(model, hub_mimi.ours)
+
+
+@pytest.mark.parametrize("name", ["lm.safetensors", "codec.safetensors", "pieces.model"])
+def test_a_missing_file_is_named(name: str, kyutai: Path) -> None:
+    (kyutai / name).unlink()
+    with pytest.raises(UnsupportedCheckpoint, match=name):
+        read_checkpoint(kyutai)
+
+
+@pytest.mark.parametrize("content", ["[]", "{", '{"dim": "wide"}', '{"dim": 8}'])
+def test_a_configuration_that_makes_no_sense_is_refused(content: str, kyutai: Path) -> None:
+    (kyutai / "config.json").write_text(content)
+    with pytest.raises(UnsupportedCheckpoint, match=r"config\.json"):
+        read_checkpoint(kyutai)
+
+
+def test_tensors_of_another_network_are_refused(kyutai: Path, language_settings: Any) -> None:
+    path = kyutai / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"num_layers": 3}))
+    with pytest.raises(UnsupportedCheckpoint, match="not the network's"):
+        load_language_model(read_checkpoint(kyutai))
+
+
+def test_voices_are_unpacked_within_their_folder(tmp_path: Path) -> None:
+    archive = tmp_path / "voices.tgz"
+    with tarfile.open(archive, "w:gz") as tar:
+        member = tarfile.TarInfo("voices/NATF2.pt")
+        member.size = 5
+        tar.addfile(member, io.BytesIO(b"voice"))
+    (voice,) = unpack_voices(archive, tmp_path / "out")
+    assert voice.name == "NATF2.pt"
+    assert voice.read_bytes() == b"voice"
+
+
+def test_voices_do_not_escape_their_folder(tmp_path: Path) -> None:
+    archive = tmp_path / "voices.tgz"
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.addfile(tarfile.TarInfo("../escaped"), io.BytesIO(b""))
+    with pytest.raises(UnsupportedCheckpoint, match=r"voices\.tgz"):
+        unpack_voices(archive, tmp_path / "out")
+    assert not (tmp_path / "escaped").exists()
