@@ -72,6 +72,13 @@ class Playout:
             self._effects.append(PlaybackStarted(heard))
         self._told = heard
 
+    def begin(self, now: float) -> None:
+        """Audio was sent: tell which response begins to be heard with it, if one does."""
+        heard = self.playback.response_at(now)
+        if self._plays_out and self._told is None and heard is not None:
+            self._effects.append(PlaybackStarted(heard))
+            self._told = heard
+
     def next_deadline(self) -> float:
         """When another response begins to be heard, or none is any more."""
         return self.playback.next_edge(self._settled_at) if self._plays_out else math.inf

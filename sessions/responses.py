@@ -242,6 +242,7 @@ class LiveResponse:
             self.effects.append(
                 AudioDelta(self.id, slot.item_id, slot.index, 0, pcm, self.settings.output_format)
             )
+            self.playout.begin(now)
             if slot.complete and not self._waits(slot):
                 self._close_message(slot, "completed")
         if self._sent_ms >= self._acknowledged_ms + ACKNOWLEDGE_MS:

@@ -291,6 +291,15 @@ def test_playout_is_held_back_once_and_let_go_once():
     assert said.effects[2:] == [DuckPlayout(), FlushPlayout()]
 
 
+def test_what_begins_to_be_heard_is_told_at_once():
+    said = Said(plays_out=True)
+    said.playout.begin(0.0)
+    said.say("a", ("One.", 1000))
+    said.playout.begin(0.0)
+    said.playout.begin(0.1)
+    assert said.effects == [PlaybackStarted("r-a")]
+
+
 def test_our_own_playout_holds_only_so_much():
     assert Said(plays_out=True).playout.lead(math.inf) == LONGEST_LEAD
     assert Said(plays_out=True).playout.lead(5.0) == 5.0
