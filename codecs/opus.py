@@ -27,6 +27,9 @@ MAX_FRAME_MS = 120
 _APPLICATION_VOIP = 2048
 _SIGNAL_VOICE = 3001
 _SET_BITRATE = 4002
+_SET_MAX_BANDWIDTH = 4004
+_WIDEBAND = 1103
+_FULLBAND = 1105
 _SET_COMPLEXITY = 4010
 _SET_INBAND_FEC = 4012
 _SET_PACKET_LOSS_PERC = 4014
@@ -60,6 +63,8 @@ class OpusSettings:
     """Whether a packet carries the one before it again, coarsely."""
     dtx: bool = True
     """Whether silence is sent as a packet of one or two bytes."""
+    wideband: bool = False
+    """Whether sound above 8 kHz is left out, which takes a fifth of the time less."""
 
     def __post_init__(self) -> None:
         for name, value, low, high in (
@@ -98,14 +103,14 @@ class OpusEncoder:
         before, self._settings = self._settings, settings
         self._apply(before, settings)
 
-    def adapt(self, *, loss_percent: int | None = None, complexity: int | None = None) -> None:
+    def adapt(self, *, loss_percent: int, complexity: int, wideband: bool) -> None:
         """Follow the network and the machine."""
-        now = self._settings
         self.configure(
             replace(
-                now,
-                loss_percent=now.loss_percent if loss_percent is None else loss_percent,
-                complexity=now.complexity if complexity is None else complexity,
+                self._settings,
+                loss_percent=loss_percent,
+                complexity=complexity,
+                wideband=wideband,
             )
         )
 
@@ -137,6 +142,8 @@ class OpusEncoder:
             value = int(getattr(after, name))
             if before is None or int(getattr(before, name)) != value:
                 self._control(request, value)
+        if before is None or before.wideband != after.wideband:
+            self._control(_SET_MAX_BANDWIDTH, _WIDEBAND if after.wideband else _FULLBAND)
 
     def _control(self, request: int, *values: int) -> None:
         failure = self._library.opus_encoder_ctl(ctypes.c_void_p(self._state), request, *values)

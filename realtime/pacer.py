@@ -26,10 +26,10 @@ LOAD_SECONDS = 0.25
 _RISE, _FALL = 0.7, 0.1
 """Weights of a look at the load that is above what was thought, and of one below."""
 
-_COMPLEXITIES = ((0.15, 8), (0.30, 5), (0.40, 3))
-"""Up to this load, this complexity. One packet's encoding took 300, 200, 150 and, with the
-cheapest, 75 us (libopus 1.6 at 28 kb/s)."""
-_CHEAPEST = 1
+_COMPLEXITIES = ((0.15, 8), (0.30, 5), (0.40, 3), (0.60, 1))
+"""Up to this load, this complexity. One packet's encoding took 300, 200, 150 and 80 us and, with
+the cheapest, which goes without what is above 8 kHz, 60 (libopus 1.6 at 28 kb/s)."""
+_CHEAPEST = 0
 _EASE = 0.05
 
 

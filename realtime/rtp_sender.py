@@ -279,7 +279,8 @@ class AudioSender(ReportTarget):
         complexity = self._pacer.complexity
         settings = opus.settings
         if settings.complexity != complexity or settings.loss_percent != loss:
-            opus.adapt(loss_percent=loss, complexity=complexity)
+            # At the very least of effort, what is above 8 kHz is what to do without.
+            opus.adapt(loss_percent=loss, complexity=complexity, wideband=complexity == 0)
 
     # -- reports ------------------------------------------------------------------------------
 

@@ -82,6 +82,17 @@ def test_concealment_goes_on_as_the_voice_did() -> None:
     assert 0.3 < np.abs(first).max() / np.abs(heard).max() < 2
 
 
+def test_a_wideband_encoder_leaves_out_what_is_above_8_khz() -> None:
+    sound = np.random.default_rng(1).integers(-9000, 9000, 2 * RATE).astype(np.int16)
+    shares = []
+    for wideband in (False, True):
+        settings = OpusSettings(bit_rate=64_000, fec=False, wideband=wideband)
+        heard = decoded(packets_of(sound, settings), set(), False)
+        power = np.abs(np.fft.rfft(heard[RATE // 2 :])) ** 2
+        shares.append(power[int(len(power) * 8.5 / 12) :].sum() / power.sum())
+    assert shares[0] > 0.1 > 0.01 > shares[1]
+
+
 def test_silence_is_sent_as_tiny_packets() -> None:
     packets = packets_of(np.zeros(RATE, np.int16), OpusSettings(dtx=True))
     assert sum(len(packet) <= 2 for packet in packets) > 25
@@ -122,8 +133,8 @@ def test_an_encoder_changes_its_settings_on_the_way() -> None:
     encoder.configure(OpusSettings(bit_rate=12_000, complexity=1, fec=False))
     after = sum(len(encoder.encode(frame)) for frame in frames)
     assert after < before / 2
-    encoder.adapt(loss_percent=20, complexity=3)
-    assert encoder.settings == OpusSettings(12_000, 3, 20, False)
+    encoder.adapt(loss_percent=20, complexity=3, wideband=True)
+    assert encoder.settings == OpusSettings(12_000, 3, 20, False, wideband=True)
     encoder.reset()
     assert encoder.encode(frames[0])
 
