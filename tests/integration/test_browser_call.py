@@ -1,0 +1,116 @@
+"""A call as a page makes it: Chromium's own RTCPeerConnection, a recorded voice to say."""
+
+import shutil
+import wave
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soxr
+from playwright.sync_api import Page, sync_playwright
+
+pytestmark = [pytest.mark.browser, pytest.mark.weights]
+
+QUESTION = Path(__file__).parent.parent / "data" / "question.wav"
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
+FLAGS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--autoplay-policy=no-user-gesture-required",
+    "--use-fake-ui-for-media-stream",
+    "--use-fake-device-for-media-stream",
+)
+PATIENCE_MS = 30_000
+
+CALL = """
+async () => {
+  const connection = new RTCPeerConnection();
+  const call = (window.call = { connection, events: [] });
+  const microphone = await navigator.mediaDevices.getUserMedia({ audio: true });
+  for (const track of microphone.getTracks()) connection.addTrack(track, microphone);
+  call.channel = connection.createDataChannel("oai-events");
+  call.channel.onmessage = (message) => call.events.push(JSON.parse(message.data));
+  connection.ontrack = (event) => {
+    call.loudspeaker = new Audio();
+    call.loudspeaker.srcObject = event.streams[0];
+    call.loudspeaker.play();
+  };
+  await connection.setLocalDescription();
+  const response = await fetch("/v1/realtime/calls", {
+    method: "POST",
+    headers: { "Content-Type": "application/sdp" },
+    body: connection.localDescription.sdp,
+  });
+  call.location = response.headers.get("Location");
+  await connection.setRemoteDescription({ type: "answer", sdp: await response.text() });
+}
+"""
+STATS = """
+async () => Object.fromEntries(
+  [...(await window.call.connection.getStats()).values()]
+    .filter((entry) => ["inbound-rtp", "remote-inbound-rtp", "outbound-rtp"].includes(entry.type))
+    .map((entry) => [entry.type, entry])
+)
+"""
+
+
+@pytest.fixture(scope="module")
+def microphone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The question and some silence, at the rate of the browser's fake microphone."""
+    with wave.open(str(QUESTION)) as file:
+        rate = file.getframerate()
+        samples = np.frombuffer(file.readframes(file.getnframes()), np.int16)
+    voice = soxr.resample(samples, rate, 48_000)
+    silence = np.zeros(48_000, np.int16)
+    path = tmp_path_factory.mktemp("microphone") / "question.wav"
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(48_000)
+        file.writeframes(np.concatenate((silence, voice, silence, silence, silence)).tobytes())
+    return path
+
+
+@pytest.fixture
+def page(microphone: Path, scripted_server: Any) -> Iterator[Page]:
+    if CHROMIUM is None:
+        pytest.skip("Chromium is not installed")
+    capture = f"--use-file-for-fake-audio-capture={microphone}"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=[*FLAGS, capture])
+        opened = browser.new_context(permissions=["microphone"]).new_page()
+        opened.goto(scripted_server.url)
+        yield opened
+        browser.close()
+
+
+def until(page: Page, kind: str) -> None:
+    found = f"() => window.call.events.some((event) => event.type === '{kind}')"
+    page.wait_for_function(found, timeout=PATIENCE_MS)
+
+
+def test_a_page_is_heard_and_hears(page: Page) -> None:
+    page.evaluate(CALL)
+    for kind in (
+        "session.created",
+        "input_audio_buffer.speech_started",
+        "input_audio_buffer.committed",
+        "output_audio_buffer.started",
+        "response.done",
+        "output_audio_buffer.stopped",
+    ):
+        until(page, kind)
+    stats = page.evaluate(STATS)
+    assert stats["inbound-rtp"]["totalAudioEnergy"] > 0.001
+    assert stats["inbound-rtp"]["packetsReceived"] > 50
+    assert stats["outbound-rtp"]["packetsSent"] > 50
+    assert stats["remote-inbound-rtp"]["packetsLost"] == 0
+    page.evaluate("() => fetch(window.call.location + '/hangup', { method: 'POST' })")
+    page.wait_for_function("() => window.call.channel.readyState === 'closed'", timeout=PATIENCE_MS)
