@@ -74,7 +74,7 @@ class LanguageSettings(msgspec.Struct, frozen=True):
     depformer_low_rank_embeddings: int | None = None
     depformer_pos_emb: str = "sin"
     depformer_norm: Norm | None = None
-    conditioners: dict[str, msgspec.Raw] | None = None
+    conditioners: dict[str, object] | None = None
 
 
 _DELAYS_7B = (0, 0, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 1, 1, 1, 1, 1)

@@ -28,20 +28,15 @@ __all__ = ["NOT_GIVEN", "NO_TOKEN", "Frame", "LanguageModel", "LanguageState"]
 @dataclass(slots=True, eq=False)
 class LanguageState(StreamingState):
     """``offset``: int64 ``[slots]``, steps made. ``columns``: int64
-    ``[slots, n_q + 1, max_delay + 2]``, a ring of the newest columns.
-
-    ``condition``: ``[slots, d_model]``, added to every input; zeros are no condition.
-    """
+    ``[slots, n_q + 1, max_delay + 2]``, a ring of the newest columns."""
 
     offset: Tensor
     columns: Tensor
-    condition: Tensor
     temporal: TransformerState
 
     def reset(self, slots: Tensor) -> None:
         self.offset.masked_fill_(slots, 0)
         self.columns.masked_fill_(along(slots, self.columns), NOT_GIVEN)
-        self.condition.masked_fill_(along(slots, self.condition), 0)
         self.temporal.reset(slots)
 
 
@@ -87,7 +82,6 @@ class LanguageModel(nn.Module):
         return LanguageState(
             offset=torch.zeros(slots, dtype=torch.int64, device=weight.device),
             columns=torch.full(shape, NOT_GIVEN, dtype=torch.int64, device=weight.device),
-            condition=weight.new_zeros(slots, config.temporal.d_model),
             temporal=self.transformer.new_state(slots, kv_dtype),
         )
 
@@ -155,7 +149,7 @@ class LanguageModel(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """A column ``[slots, n_q + 1]`` to the hidden state ``[slots, d_model]`` and the logits
         of the text."""
-        x = self.text_emb(column[:, 0]) + state.condition
+        x = self.text_emb(column[:, 0])
         for row, embed in enumerate(self.emb, start=1):
             x = x + embed(column[:, row])
         hidden = self.out_norm(self.transformer(x[:, None], state.temporal, active))[:, 0]
