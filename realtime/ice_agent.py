@@ -127,7 +127,10 @@ class IceAgent(aioice.Connection):
         return found
 
     async def query_consent(self) -> None:
-        """Ask every few seconds whether the other side still wants packets (RFC 7675)."""
+        """Ask every few seconds whether the other side still wants packets; else send none.
+
+        RFC 7675 section 5.1.
+        """
         assert self.remote_password is not None
         failures = 0
         while failures < self._settings.consent_failures:
@@ -145,6 +148,7 @@ class IceAgent(aioice.Connection):
                     failures += 1
                 else:
                     failures = 0
+        self._nominated.clear()
         self.on_lost()
 
 
