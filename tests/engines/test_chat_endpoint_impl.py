@@ -161,6 +161,8 @@ async def test_the_request_says_everything_that_was_asked() -> None:
         parallel_tool_calls=False,
         max_output_tokens=50,
         temperature=0.3,
+        top_p=0.9,
+        seed=5,
     )
     async with (
         serving(streams(text("a", "stop"))) as stub,
@@ -175,6 +177,7 @@ async def test_the_request_says_everything_that_was_asked() -> None:
     assert body["stream_options"] == {"include_usage": True}
     assert body["max_tokens"] == 50
     assert body["temperature"] == 0.3
+    assert (body["top_p"], body["seed"]) == (0.9, 5)
     assert body["parallel_tool_calls"] is False
     assert body["tool_choice"] == {"type": "function", "function": {"name": "look"}}
     assert [entry["role"] for entry in body["messages"]] == ["system", "user", "assistant", "tool"]

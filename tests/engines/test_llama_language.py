@@ -1,10 +1,12 @@
 """The language stage on a stand-in for llama.cpp: slots, slices, pauses, turns, cancellation."""
 
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 import pytest
 
@@ -18,7 +20,7 @@ from duologue.engines.language import (
     LanguageError,
     TextPiece,
 )
-from duologue.engines.llama_impl import LlamaError
+from duologue.engines.llama_impl import Completed, Completion, LlamaError, OnStep
 from duologue.engines.llama_language import BURST, PIECES_AHEAD, LlamaLanguage
 from duologue.engines.llama_prompts import LlamaStage
 from duologue.engines.pulse import Pulse
@@ -371,3 +373,116 @@ async def test_it_says_what_it_is() -> None:
         assert (language.model, language.context_tokens) == ("qwen-test", 300)
         assert not language.sees
         assert not language.remote
+
+
+# -- the batch lane -------------------------------------------------------------------------
+
+
+def batch() -> Rank:
+    return Rank.BATCH
+
+
+async def test_the_batch_lane_makes_way_at_the_next_step_and_goes_on_where_it_was() -> None:
+    completer = StandInCompleter()
+    words = " ".join(f"w{n}" for n in range(BURST - 2))
+    completer.answers = [words, words]
+    done: list[str] = []
+    texts: dict[str, str] = {}
+
+    async def ask(session: str, rank: Rank) -> None:
+        texts[session] = said(await answer(language, asked("go"), session, lambda: rank))
+        done.append(session)
+
+    async with loaded(completer) as language, anyio.create_task_group() as group:
+        async with language.answer("request", asked("go"), batch) as pieces:
+            assert isinstance(await anext(pieces), Began)
+            first = await anext(pieces)
+            assert isinstance(first, TextPiece)
+            # It is in the middle of what an equal would not interrupt.
+            completer.gate.close()
+            await arrive(completer)
+            group.start_soon(ask, "live", Rank.IDLE)
+            await anyio.wait_all_tasks_blocked()
+            completer.gate.open()
+            rest = [piece async for piece in pieces]
+            assert done == ["live"]
+    assert texts["live"].split() == (first.text + said(rest)).split() == words.split()
+    # Its slot is its own, and its prompt was evaluated once.
+    slots = [completion.slot for completion in completer.completions]
+    assert slots == [2, 0, 2]
+    assert ending(rest).usage.output_tokens == BURST - 2
+
+
+class PausingCompleter(StandInCompleter):
+    """Closes its gate after the first word that it generates."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.paused = threading.Event()
+
+    def complete(self, completion: Completion, on_step: OnStep) -> Completed:
+        def step(text: str, evaluated: int) -> bool:
+            if text and not self.paused.is_set():
+                self.gate.close()
+                self.paused.set()
+            return on_step(text, evaluated)
+
+        return super().complete(completion, step)
+
+
+async def test_a_forced_call_of_the_batch_lane_makes_way_and_begins_anew() -> None:
+    completer = PausingCompleter()
+    completer.answers = ['<tool_call> {"name": "look", "arguments": {}} </tool_call>'] * 2
+    done: list[str] = []
+    got: dict[str, list[Generated]] = {}
+
+    async def ask(session: str, rank: Rank) -> None:
+        request = asked("go", tools=(Tool("look"),), tool_choice="required")
+        got[session] = await answer(language, request, session, lambda: rank)
+        done.append(session)
+
+    async with loaded(completer) as language, anyio.create_task_group() as group:
+        group.start_soon(ask, "request", Rank.BATCH)
+        await anyio.to_thread.run_sync(completer.paused.wait)
+        group.start_soon(ask, "live", Rank.LATER)
+        await anyio.wait_all_tasks_blocked()
+        completer.gate.open()
+    assert done == ["live", "request"]
+    first, live, second = completer.completions
+    assert (first, live.slot) == (second, 0)
+    for pieces in got.values():
+        assert sum(isinstance(piece, CallEnded) for piece in pieces) == 1
+        assert ending(pieces).usage.output_tokens == 6
+
+
+async def test_the_batch_lane_stands_aside_while_a_conversation_uses_another_model() -> None:
+    completer, pulse = StandInCompleter(), Pulse()
+    completer.answers = ["one two three"]
+    pieces: list[Generated] = []
+
+    async def ask() -> None:
+        nonlocal pieces
+        pieces = await answer(language, asked("go"), "request", batch)
+
+    async with loaded(completer, pulse) as language, anyio.create_task_group() as group:
+        with pulse.live.call():
+            group.start_soon(ask)
+            await anyio.wait_all_tasks_blocked()
+            assert completer.completions == []
+            completer.gate.close()
+        await arrive(completer)
+        with pulse.live.call():
+            completer.gate.open()
+            while not language._turnstile.idle:
+                await anyio.lowlevel.checkpoint()
+            assert pieces == []
+    assert said(pieces) == " one two three"
+    assert len(completer.completions) == 2
+
+
+async def test_a_conversation_stands_aside_for_nothing() -> None:
+    completer, pulse = StandInCompleter(), Pulse()
+    completer.answers = ["one"]
+    async with loaded(completer, pulse) as language:
+        with pulse.live.call():
+            assert said(await answer(language, asked("go"), "live", lambda: Rank.IDLE)) == " one"

@@ -130,3 +130,24 @@ def test_a_continuation_goes_on_behind_the_prompt() -> None:
     tokens = build.continuation(prompt, "so far")
     assert tokens[: len(prompt.tokens)] == list(prompt.tokens)
     assert len(tokens) == len(prompt.tokens) + 2
+
+
+def test_a_history_that_must_stay_whole_is_refused_when_it_is_too_long() -> None:
+    history = [turn for n in range(8) for turn in (user(f"q{n} " * 8), assistant(f"a{n} " * 8))]
+    with pytest.raises(LanguageError) as caught:
+        builder().build(asked(*history, user("last"), whole=True))
+    assert caught.value.failure.code == "context_too_long"
+
+
+def test_how_tokens_are_chosen_is_the_requests_or_the_stages() -> None:
+    build = builder(temperature=0.3, seed=7).build
+    usual = build(asked(user("a"))).sampling
+    assert (usual.temperature, usual.seed) == (0.3, 7)
+    wanted = build(asked(user("a"), temperature=0.0, top_p=0.5, seed=11)).sampling
+    assert (wanted.temperature, wanted.top_p, wanted.seed) == (0.0, 0.5, 11)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32 - 1, -(2**63), 2**63 - 1])
+def test_no_seed_means_a_new_one_each_time(seed: int) -> None:
+    sampling = builder().build(asked(user("a"), seed=seed)).sampling
+    assert 0 <= sampling.seed < 2**32 - 1

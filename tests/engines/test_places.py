@@ -22,6 +22,7 @@ from duologue.engines.engine import (
     OpenSession,
     Respond,
     ResponseEnded,
+    ResponseQueued,
     ResponseRequest,
     SpeechGenerated,
 )
@@ -104,11 +105,16 @@ Build = Callable[..., Awaitable[House]]
 
 @asynccontextmanager
 async def house(
-    directory: Path, *, capacity: int = 2, queued: int = 64, limits: LaneLimits | None = None
+    directory: Path,
+    *,
+    capacity: int = 2,
+    queued: int = 64,
+    limits: LaneLimits | None = None,
+    spec: EngineSpec = SPEC,
 ) -> AsyncIterator[House]:
     send, receive = anyio.create_memory_object_stream[Command](queued)
-    places = Places(send, limits=limits or LaneLimits(), retry_after_s=3.0)
-    places.open(SPEC, capacity)
+    places = Places(send, limits=limits or LaneLimits(), retry_after_s=3.0, batch_limit=2)
+    places.open(spec, capacity)
     with anyio.fail_after(60):
         async with send, receive, listen(directory, places):
             built = House(directory, places, receive)
@@ -371,3 +377,95 @@ async def test_a_gateway_may_go_after_the_backend_has_ended(tmp_path: Path) -> N
         await at.commands.aclose()
         await gateway.aclose()
         await at.places.drain()
+
+
+# -- the batch lane -------------------------------------------------------------------------
+
+BATCH_SPEC = msgspec.structs.replace(SPEC, batch=1)
+
+
+async def open_batch(gateway: Gateway, session: str) -> None:
+    await gateway.tell(gateway.control, OpenSession(session=session, batch=True))
+    assert await gateway.control.receive() == [Admitted(session)]
+
+
+async def test_the_batch_lane_takes_no_place_from_conversations(tmp_path: Path) -> None:
+    async with house(tmp_path, capacity=1, spec=BATCH_SPEC) as at:
+        gateway = await at.gateway()
+        await open_batch(gateway, "one")
+        await open_batch(gateway, "two")
+        assert at.places.taken == 0
+        await gateway.tell(gateway.control, OpenSession(session="three", batch=True))
+        assert await gateway.control.receive() == [Refused("three", 3.0, full=True)]
+        await gateway.open("live")
+        await gateway.tell(gateway.control, OpenSession(session="late"))
+        assert await gateway.control.receive() == [Refused("late", 3.0, full=True)]
+        await gateway.tell(gateway.control, CloseSession(session="one"))
+        await open_batch(gateway, "three")
+
+
+async def test_an_engine_without_a_batch_lane_admits_nobody_to_it(tmp_path: Path) -> None:
+    async with house(tmp_path) as at:
+        gateway = await at.gateway()
+        await gateway.tell(gateway.control, OpenSession(session="one", batch=True))
+        assert await gateway.control.receive() == [Refused("one", 3.0, full=True)]
+
+
+async def test_an_answer_of_the_batch_lane_reaches_the_backend_when_it_is_its_turn(
+    tmp_path: Path,
+) -> None:
+    async with house(tmp_path, spec=BATCH_SPEC) as at:
+        gateway = await at.gateway()
+        for session in ("one", "two"):
+            await open_batch(gateway, session)
+        first, second = (Respond(1, REQUEST, session=session) for session in ("one", "two"))
+        await gateway.tell(gateway.data, first, second)
+        opened = [await at.commands.receive() for _ in range(3)]
+        assert opened[2] == first
+        assert await gateway.data.receive() == [
+            ResponseQueued(1, 0, session="one"),
+            ResponseQueued(1, 1, session="two"),
+        ]
+        with pytest.raises(anyio.WouldBlock):
+            at.commands.receive_nowait()
+        at.places.emit(ResponseEnded(1, "completed", session="one"))
+        assert await at.commands.receive() == second
+
+
+async def test_a_cancel_while_it_waits_is_answered_here_and_one_that_runs_is_passed_on(
+    tmp_path: Path,
+) -> None:
+    async with house(tmp_path, spec=BATCH_SPEC) as at:
+        gateway = await at.gateway()
+        for session in ("one", "two"):
+            await open_batch(gateway, session)
+            await gateway.tell(gateway.data, Respond(1, REQUEST, session=session))
+        for _ in range(3):
+            await at.commands.receive()
+        outputs: list[ToGateway] = []
+        while ResponseQueued(1, 1, session="two") not in outputs:
+            outputs += await gateway.data.receive()
+        cancels = [CancelResponse(1, session=session) for session in ("two", "one")]
+        await gateway.tell(gateway.control, *cancels)
+        assert await at.commands.receive() == cancels[1]
+        while not any(isinstance(output, ResponseEnded) for output in outputs):
+            outputs += await gateway.data.receive()
+        assert outputs[-1] == ResponseEnded(1, "cancelled", session="two")
+
+
+async def test_a_lost_gateway_leaves_nothing_in_the_batch_lane(tmp_path: Path) -> None:
+    async with house(tmp_path, spec=BATCH_SPEC) as at:
+        gateway, other = await at.gateway(), await at.gateway("other")
+        await open_batch(gateway, "one")
+        await gateway.tell(gateway.data, Respond(1, REQUEST, session="one"))
+        for _ in range(2):
+            await at.commands.receive()
+        await open_batch(other, "two")
+        respond = Respond(1, REQUEST, session="two")
+        await other.tell(other.data, respond)
+        await at.commands.receive()
+        await gateway.aclose()
+        assert {await at.commands.receive(), await at.commands.receive()} == {
+            CloseSession(session="one"),
+            respond,
+        }

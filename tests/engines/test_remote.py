@@ -21,6 +21,7 @@ from duologue.engines.engine import (
     Prepare,
     Respond,
     ResponseEnded,
+    ResponseQueued,
     ResponseRequest,
     SpeechAligned,
     SpeechGenerated,
@@ -386,3 +387,15 @@ async def test_a_worker_that_does_not_answer_is_unavailable(
         with pytest.raises(EngineUnavailable):
             await deployment.engine.open("s")
         assert deployment.engine.sessions == 0
+
+
+async def test_a_batch_session_is_counted_apart_from_conversations(ask: Ask, rest_of: Read) -> None:
+    async with open_in_process(scripted(AT_ONCE)) as engine:
+        stream = await engine.open_batch("s")
+        assert (engine.sessions, engine.batch_sessions) == (0, 1)
+        stream.send(ask("s", 1, "hi", modality="text"))
+        outputs = await rest_of(stream)
+        assert outputs[0] == ResponseQueued(1, 0, session="s")
+        assert isinstance(outputs[-1], ResponseEnded)
+        await stream.aclose()
+        assert engine.batch_sessions == 0

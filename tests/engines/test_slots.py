@@ -87,3 +87,21 @@ def test_a_table_needs_a_slot() -> None:
 )
 def test_common_prefix(first: list[int], second: list[int], length: int) -> None:
     assert common_prefix(first, second) == length
+
+
+def test_the_batch_lane_has_slots_of_its_own() -> None:
+    table = SlotTable(1, batch=1)
+    live = table.take("a", [1, 2])
+    assert live is not None
+    live.tokens = [1, 2]
+    assert table.take("other", [1, 2]) is None
+    batch = table.take("request", [1, 2], batch=True)
+    assert batch is not None
+    assert (live.index, batch.index) == (0, 1)
+    assert table.take("another request", [1, 2], batch=True) is None
+    table.give(live)
+    assert table.take("another request", [1, 2], batch=True) is None
+    table.give(batch)
+    table.forget("request")
+    assert table.take("other", [1, 2]) is live
+    assert table.take("another request", [1, 2], batch=True) is batch

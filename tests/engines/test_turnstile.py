@@ -116,3 +116,33 @@ async def test_a_call_is_a_step_of_the_pulse_even_when_it_fails() -> None:
         await thread.call("a", Rank.FIRST, fail)
     assert pulse.reading(0).steps == 1
     assert thread.turnstile.idle
+
+
+async def test_a_call_counts_as_live_from_before_it_waits_to_its_end() -> None:
+    pulse, order = Pulse(), []
+    thread = ModelThread(pulse)
+    await thread.turnstile.enter("inside", Rank.FIRST)
+    assert not pulse.live.busy, "who enters by hand is not counted"
+    async with anyio.create_task_group() as group:
+        group.start_soon(thread.call, "a", Rank.FIRST, lambda: order.append(pulse.live.busy))
+        await anyio.wait_all_tasks_blocked()
+        assert pulse.live.busy
+        thread.turnstile.leave()
+    assert order == [True]
+    assert not pulse.live.busy
+
+
+async def test_the_batch_lane_makes_way_and_is_not_made_way_for() -> None:
+    turnstile = Turnstile()
+    await turnstile.enter("inside", Rank.BATCH)
+    async with anyio.create_task_group() as group:
+        order: list[str] = []
+        group.start_soon(pass_through, turnstile, "batch", Rank.BATCH, order)
+        await anyio.wait_all_tasks_blocked()
+        assert not turnstile.outranked(Rank.IDLE, served=True)
+        assert not turnstile.outranked(Rank.BATCH, served=False)
+        group.start_soon(pass_through, turnstile, "idle", Rank.IDLE, order)
+        await anyio.wait_all_tasks_blocked()
+        assert turnstile.outranked(Rank.BATCH, served=False)
+        turnstile.leave()
+    assert order == ["idle", "batch"]
