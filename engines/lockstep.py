@@ -53,12 +53,16 @@ class StepOutput:
 
 
 class Stepper(Protocol[Saved]):
-    """A model over a fixed number of slots. Calls block and come one at a time."""
+    """A model over a fixed number of slots. Calls block and come one at a time.
+
+    ``row_limits``: for text and each of the agent's codes, what its tokens are below;
+    ``user_limits``: likewise for the user's codes.
+    """
 
     slots: int
     frame_samples: int
-    rows: int
-    user_codes: int
+    row_limits: tuple[int, ...]
+    user_limits: tuple[int, ...]
 
     def step(self, inputs: StepInput) -> StepOutput: ...
 
@@ -126,8 +130,8 @@ class Lockstep(Generic[Saved]):
         slots = stepper.slots
         self._input = StepInput(
             pcm=np.zeros((slots, stepper.frame_samples), np.float32),
-            forced=np.full((slots, stepper.rows), UNFORCED, np.int64),
-            heard=np.zeros((slots, stepper.user_codes), np.int64),
+            forced=np.full((slots, len(stepper.row_limits)), UNFORCED, np.int64),
+            heard=np.zeros((slots, len(stepper.user_limits)), np.int64),
             listening=np.zeros(slots, np.bool_),
             active=np.zeros(slots, np.bool_),
         )
@@ -231,8 +235,13 @@ class Lockstep(Generic[Saved]):
             stepping |= dict.fromkeys(slot for slot, seat in self._seats.items() if seat.prompting)
         if not stepping:
             return {}
+        for slot, pcm in sound.items():
+            # Before anything of the others' is used up.
+            self._seat(slot)
+            if pcm is not None and pcm.shape != (self._stepper.frame_samples,):
+                raise LockstepError(f"a frame of {pcm.shape} samples")
         for slot in stepping:
-            self._prepare(slot, self._seat(slot), sound.get(slot))
+            self._prepare(slot, self._seats[slot], sound.get(slot))
         output = self._stepper.step(inputs)
         for slot in stepping:
             seat = self._seats[slot]
@@ -276,10 +285,9 @@ class Lockstep(Generic[Saved]):
         if len(frames) > self._longest:
             raise LockstepError(f"{len(frames)} frames are forced, {self._longest} may be")
         for frame in frames:
-            if len(frame.column) != self._stepper.rows:
-                raise LockstepError(f"a column of {len(frame.column)} rows")
-            if frame.heard is not None and len(frame.heard) != self._stepper.user_codes:
-                raise LockstepError(f"{len(frame.heard)} codes are heard")
+            _check(frame.column, UNFORCED, self._stepper.row_limits)
+            if frame.heard is not None:
+                _check(frame.heard, 0, self._stepper.user_limits)
         return frames
 
     def _keep_prompt(self, name: str, slot: int) -> None:
@@ -288,3 +296,12 @@ class Lockstep(Generic[Saved]):
         self._prompts[name] = self._stepper.save(slot)
         if len(self._prompts) > self._most_prompts:
             self._prompts.popitem(last=False)
+
+
+def _check(tokens: Sequence[int], least: int, limits: Sequence[int]) -> None:
+    """A token beyond its table would end a device's process, and every session with it."""
+    if len(tokens) != len(limits):
+        raise LockstepError(f"{len(tokens)} tokens in a frame of {len(limits)}")
+    for token, limit in zip(tokens, limits, strict=True):
+        if not least <= token < limit:
+            raise LockstepError(f"{token} is no token from {least} to {limit - 1}")

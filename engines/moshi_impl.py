@@ -27,8 +27,8 @@ class MoshiStepper:
         config = network.language.config
         self.slots = slots
         self.frame_samples = network.frame_samples
-        self.rows = 1 + config.agent_codebooks
-        self.user_codes = config.user_codebooks
+        self.row_limits = (config.text_card, *[config.card] * config.agent_codebooks)
+        self.user_limits = (config.card,) * config.user_codebooks
         self._network = network
         self.state = network.new_state(slots, kv_dtype)
         self._device = network.language.initial.device

@@ -27,8 +27,8 @@ class Diary:
 
     slots = 3
     frame_samples = SAMPLES
-    rows = 2
-    user_codes = 1
+    row_limits = (10, 10)
+    user_limits = (5,)
 
     def __init__(self) -> None:
         self.state = np.zeros((self.slots, 2), np.int64)  # the sum, and the frames heard
@@ -228,12 +228,36 @@ def test_an_interruption_drops_what_is_forced_but_not_a_prompt(lockstep: Engine)
 
 
 @pytest.mark.parametrize(
-    "frame", [ForcedFrame((1,)), ForcedFrame((1, 2, 3)), ForcedFrame((1, 2), heard=(1, 2))]
+    "frame",
+    [
+        ForcedFrame((1,)),
+        ForcedFrame((1, 2, 3)),
+        ForcedFrame((1, 2), heard=(1, 2)),
+        ForcedFrame((10, 2)),
+        ForcedFrame((1, -3)),
+        ForcedFrame((1, 2), heard=(5,)),
+        ForcedFrame((1, 2), heard=(-1,)),
+    ],
 )
-def test_a_frame_of_the_wrong_size_is_refused(frame: ForcedFrame, lockstep: Engine) -> None:
-    with pytest.raises(LockstepError):
+def test_a_frame_that_the_model_can_not_take_is_refused(
+    frame: ForcedFrame, lockstep: Engine
+) -> None:
+    with pytest.raises(LockstepError, match="token"):
         lockstep.seat(0, GREEDY, [frame])
     assert len(lockstep) == 0
+
+
+@pytest.mark.parametrize("samples", [0, SAMPLES - 1, SAMPLES + 1])
+def test_one_bad_frame_of_sound_takes_nothing_from_the_others(
+    samples: int, lockstep: Engine, diary: Diary
+) -> None:
+    lockstep.seat(0, GREEDY)
+    lockstep.seat(1, GREEDY)
+    lockstep.force(0, [told(4)])
+    with pytest.raises(LockstepError, match="a frame of"):
+        lockstep.step({0: sound(1), 1: np.zeros(samples, np.float32)})
+    assert diary.steps == 0
+    assert lockstep.step({0: sound(1)})[0].pcm[0] == after(0, 1, 4 + UNFORCED)
 
 
 def test_only_so_much_is_forced(diary: Diary) -> None:
