@@ -120,6 +120,7 @@ def worker_config(settings: Settings) -> WorkerConfig:
         directory="",
         options=msgspec.msgpack.encode(options),
         log_level=settings.log_level,
+        batch_limit=settings.batch_limit,
     )
 
 

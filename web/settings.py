@@ -139,6 +139,13 @@ class Settings:
         _MODEL,
         low=1,
     )
+    batch_limit: int = _setting(
+        32,
+        "requests for chat completions that one worker holds, running or waiting; one more is told "
+        "to come again",
+        _MODEL,
+        low=1,
+    )
     cache: Path | None = _setting(
         None, "folder of the models; else $XDG_CACHE_HOME/duologue or ~/.cache/duologue", _MODEL
     )
