@@ -84,3 +84,21 @@ def test_a_recorded_voice_becomes_the_agents_codes(
     codes = network.encode_voice(torch.cat([pcm, pcm[:7]]))
     assert codes.shape == (3, network.language.config.agent_codebooks)
     assert torch.equal(codes, network.mimi.encode(pcm[None], codes.shape[1])[0].T)
+
+
+def test_narrow_weights_and_keys_say_nearly_the_same(
+    torch: ModuleType, make_language: Any, mimi: Any, network: DuplexNetwork
+) -> None:
+    """bfloat16 has 8 bits: in a few frames the likeliest text stays the likeliest."""
+    narrow = DuplexNetwork(make_language().ours.to(torch.bfloat16), mimi.ours)
+    state, exact = narrow.new_state(2, torch.bfloat16), network.new_state(2)
+    everyone = torch.ones(2, dtype=torch.bool)
+    same = 0
+    for frame in sound(torch, network, 2, 6):
+        inputs = listen(torch, network, frame, everyone)
+        output, expected = narrow.step(inputs, state), network.step(inputs, exact)
+        assert output.pcm.dtype == torch.float32
+        assert output.pcm.isfinite().all()
+        same += int((output.text == expected.text).sum())
+    assert same >= 9
+    assert state.language.temporal.layers[0].keys.dtype == torch.bfloat16
