@@ -26,9 +26,9 @@ LOAD_SECONDS = 0.25
 _RISE, _FALL = 0.7, 0.1
 """Weights of a look at the load that is above what was thought, and of one below."""
 
-_COMPLEXITIES = ((0.15, 8), (0.30, 5), (0.40, 3), (0.60, 1))
-"""Up to this load, this complexity. One packet's encoding took 300, 200, 150 and 80 us and, with
-the cheapest, which goes without what is above 8 kHz, 60 (libopus 1.6 at 28 kb/s)."""
+_COMPLEXITIES = ((0.30, 5), (0.40, 3), (0.60, 1))
+"""Up to this load, this complexity. One packet's encoding took 200, 150 and 80 us and, with the
+cheapest, which goes without what is above 8 kHz, 60 (libopus 1.6 at 28 kb/s)."""
 _CHEAPEST = 0
 _EASE = 0.05
 
@@ -48,6 +48,9 @@ class Pacer:
         self._members = 0
         self._origin = self._clock.now()
         self._step = 0
+        self.period = 0
+        """Which period is being ticked: one more at each of a member's ticks, and more where ticks
+        were skipped."""
         self._awake = anyio.Event()
         self._measured = (self._origin, time.thread_time())
         self.load = 0.0
@@ -114,6 +117,7 @@ class Pacer:
             members = self._slots[step % SLOTS]
             if members:
                 served += 1
+                self.period = step // SLOTS
                 self.worst_lag = max(self.worst_lag, now - self._origin - step * STEP)
                 for member in tuple(members):
                     self._tick(member, now)

@@ -122,6 +122,7 @@ class AudioSender(ReportTarget):
         # Below the middle, so that SRTP's roll-over counter starts without doubt (RFC 3711, 3.3.1).
         self._sequence = secrets.randbelow(0x8000)
         self._timestamp = secrets.randbits(32)
+        self._period = 0
         self._silent = HANGOVER
         self._in_dtx = True
         self._packets = 0
@@ -137,6 +138,7 @@ class AudioSender(ReportTarget):
         """Idempotent."""
         if not self._started:
             self._started = True
+            self._period = self._pacer.period - 1
             self._transport.route_sender(self, self._ssrc)
             self._pacer.join(self)
 
@@ -202,7 +204,9 @@ class AudioSender(ReportTarget):
 
     def tick(self, now: float) -> None:
         """Send the next 20 ms, or let them pass in silence."""
-        self._timestamp += self._frame_ticks
+        # Time that the pacer skipped has passed for the listener too.
+        period, self._period = self._period, self._pacer.period
+        self._timestamp += (self._period - period) * self._frame_ticks
         if not self._transport.ready:
             return
         frame, played = self._next_frame()

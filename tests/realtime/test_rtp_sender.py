@@ -210,6 +210,19 @@ def test_nothing_is_spent_while_the_connection_is_down() -> None:
     assert line.told[-1] == 100
 
 
+def test_time_that_was_skipped_has_passed_for_the_listener() -> None:
+    line = Line()
+    line.sender.play(tone(1000))
+    before = line.run(5)[-1]
+    line.clock.advance(10.0)
+    after = line.run(1)
+    passed = (after[-1].timestamp - before.timestamp) & 0xFFFFFFFF
+    assert passed / 48_000 == pytest.approx(10.02, abs=0.021)
+    assert after[0].sequence == before.sequence + 1
+    assert len(after) <= 6
+    assert line.told[-1] == 20.0 * (5 + len(after))
+
+
 def test_a_full_queue_refuses_and_keeps_what_it_has() -> None:
     line = Line()
     for _ in range(QUEUE_SECONDS):
