@@ -31,5 +31,13 @@ def configure(level: str, form: Literal["text", "json"]) -> None:
     handler.setFormatter(JsonFormatter() if form == "json" else logging.Formatter(TEXT))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     quiet = logging.DEBUG if level == "debug" else logging.WARNING
-    for name in ("uvicorn.error", "uvicorn.asgi", "httpx", "httpcore", "websockets"):
+    for name in (
+        "uvicorn.error",
+        "uvicorn.asgi",
+        "httpx",
+        "httpcore",
+        "websockets",
+        "aioice",
+        "aiortc",
+    ):
         logging.getLogger(name).setLevel(quiet)
