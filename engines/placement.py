@@ -1,6 +1,6 @@
 """Which of several workers of one model takes a session. The choice is for the session's life."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 import anyio
@@ -31,15 +31,25 @@ class Replica(Protocol):
     @property
     def sessions(self) -> int: ...
 
+    @property
+    def batch_sessions(self) -> int: ...
+
     async def wait_ready(self) -> None: ...
 
     async def open(self, session: str) -> EngineStream: ...
+
+    async def open_batch(self, session: str) -> EngineStream: ...
 
 
 def by_room(replicas: Sequence[Replica]) -> list[Replica]:
     """The ready ones, the one with the most free places first; equals keep their order."""
     ready = [replica for replica in replicas if replica.ready]
     return sorted(ready, key=lambda replica: replica.sessions - replica.capacity)
+
+
+def by_queue(replicas: Sequence[Replica]) -> list[Replica]:
+    """The ready ones, the one with the shortest batch lane first; equals by their room."""
+    return sorted(by_room(replicas), key=lambda replica: replica.batch_sessions)
 
 
 class PlacedEngine:
@@ -78,6 +88,10 @@ class PlacedEngine:
     def sessions(self) -> int:
         return sum(replica.sessions for replica in self._replicas)
 
+    @property
+    def batch_sessions(self) -> int:
+        return sum(replica.batch_sessions for replica in self._replicas)
+
     async def wait_ready(self) -> None:
         """Return as soon as one is ready. Unbounded: the caller sets the deadline."""
 
@@ -94,12 +108,25 @@ class PlacedEngine:
 
         Raises EngineFull when all that are ready are full, EngineUnavailable when none is ready.
         """
-        refusal: EngineFull | EngineUnavailable = EngineUnavailable(RETRY_AFTER_S)
-        for replica in by_room(self._replicas):
-            try:
-                return await replica.open(session)
-            except EngineFull as full:
-                refusal = full
-            except EngineUnavailable:
-                continue  # lost a moment ago
-        raise refusal
+        return await _first([replica.open for replica in by_room(self._replicas)], session)
+
+    async def open_batch(self, session: str) -> EngineStream:
+        """A place in the batch lane of the replica where it is shortest. Raises as :meth:`open`."""
+        return await _first([replica.open_batch for replica in by_queue(self._replicas)], session)
+
+
+async def _first(
+    openings: Sequence[Callable[[str], Awaitable[EngineStream]]], session: str
+) -> EngineStream:
+    """The first place that is given; of several that are full, the one with room soonest tells
+    when to come again."""
+    soonest: EngineFull | None = None
+    for opening in openings:
+        try:
+            return await opening(session)
+        except EngineFull as full:
+            if soonest is None or full.retry_after < soonest.retry_after:
+                soonest = full
+        except EngineUnavailable:
+            continue  # lost a moment ago
+    raise soonest or EngineUnavailable(RETRY_AFTER_S)

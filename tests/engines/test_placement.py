@@ -10,7 +10,7 @@ from duologue.engines.engine import (
     EngineUnavailable,
 )
 from duologue.engines.in_process import open_in_process
-from duologue.engines.placement import PlacedEngine, by_room
+from duologue.engines.placement import PlacedEngine, by_queue, by_room
 from duologue.engines.script import ScriptedOptions
 from duologue.engines.scripted import ScriptedBackend
 
@@ -24,6 +24,7 @@ class Worker:
         self.name = name
         self.capacity = capacity
         self.sessions = sessions
+        self.batch_sessions = 0
         self.ready = ready
         self.refusal: Exception = EngineUnavailable(1)
         self.asked: list[str] = []
@@ -41,6 +42,9 @@ class Worker:
     async def open(self, session: str) -> EngineStream:
         self.asked.append(session)
         raise self.refusal
+
+    async def open_batch(self, session: str) -> EngineStream:
+        return await self.open(session)
 
 
 async def test_the_one_with_the_most_free_places_comes_first() -> None:
@@ -101,3 +105,41 @@ async def test_the_engine_is_ready_with_its_first_worker() -> None:
 def test_an_engine_of_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="one replica"):
         PlacedEngine([])
+
+
+async def test_the_one_with_room_soonest_says_when_to_come_again() -> None:
+    slow, quick, away = Worker("slow"), Worker("quick"), Worker("away")
+    slow.refusal, quick.refusal = EngineFull(9), EngineFull(3)
+    for replicas in ([slow, quick, away], [away, quick, slow]):
+        with pytest.raises(EngineFull) as caught:
+            await PlacedEngine(replicas).open("s")
+        assert caught.value.retry_after == 3
+
+
+async def test_requests_go_where_the_fewest_wait() -> None:
+    crowded, calm = Worker("crowded", capacity=99), Worker("calm", capacity=2)
+    crowded.batch_sessions = 3
+    assert by_queue([crowded, calm]) == [calm, crowded]
+    calm.batch_sessions = 3
+    assert by_queue([crowded, calm]) == [crowded, calm]
+    assert PlacedEngine([crowded, calm]).batch_sessions == 6
+
+
+async def test_requests_are_spread_over_the_batch_lanes_and_stay_there() -> None:
+    async with AsyncExitStack() as stack:
+        engines = [
+            await stack.enter_async_context(
+                open_in_process(ScriptedBackend(ScriptedOptions(capacity=1)), batch_limit=1)
+            )
+            for _ in range(2)
+        ]
+        placed = PlacedEngine(engines)
+        streams = [await placed.open_batch(f"s{number}") for number in range(2)]
+        assert [engine.batch_sessions for engine in engines] == [1, 1]
+        with pytest.raises(EngineFull):
+            await placed.open_batch("more")
+        # Conversations have places of their own.
+        streams.append(await placed.open("live"))
+        for stream in streams:
+            await stream.aclose()
+        assert placed.batch_sessions == placed.sessions == 0
