@@ -104,8 +104,7 @@ class ArrivalOrder:
                 steps.append(Conceal(guessed - self._ticks))
             if before:
                 steps.append(Quiet(before))
-            if guessed:
-                steps.append(Recover(packet, min(guessed, self._ticks)))
+            steps.append(Recover(packet, min(guessed, self._ticks)))
         self._timestamp = packet.timestamp
         self._play(packet, steps)
         self._release(steps)

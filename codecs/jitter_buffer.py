@@ -42,11 +42,6 @@ class JitterBuffer:
         """Packets held."""
         return len(self._held)
 
-    @property
-    def position(self) -> int:
-        """The timestamp of what comes next."""
-        return self._timestamp
-
     def push(self, packet: AudioPacket, now: float, redundant: bool = False) -> None:
         """A packet has arrived. A `redundant` copy says nothing about the network's delay, and
         never starts a stream."""

@@ -143,8 +143,6 @@ class Reception:
             extended = self._highest + ahead
         elif ahead > 0x10000 - MAX_MISORDER:
             extended = self._highest + ahead - 0x10000
-            if extended < 0:
-                return None
         elif sequence == self._suspect:
             return self._begin(sequence, timestamp, now, restarted=True)
         else:

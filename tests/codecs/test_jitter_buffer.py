@@ -108,6 +108,18 @@ def test_a_burst_is_concealed_for_as_long_as_it_was() -> None:
     assert buffer.lost == 3
 
 
+def test_what_was_lost_in_a_pause_is_not_missed() -> None:
+    buffer = JitterBuffer(CLOCK)
+    buffer.push(packet(0, payload=b"\x08"), 0.0)
+    buffer.push(packet(3), 0.0)
+    assert [buffer.take(0.1 + BEAT * n) for n in range(3)] == [
+        Play(packet(0, payload=b"\x08")),
+        Recover(packet(3), FRAME),
+        Play(packet(3)),
+    ]
+    assert buffer.lost == 2
+
+
 def test_timestamps_without_room_for_what_is_missing_are_played_on() -> None:
     buffer = JitterBuffer(CLOCK)
     buffer.push(packet(0), 0.0)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from duologue.codecs import opus
-from duologue.codecs.media import Int16Samples, MalformedDataError, MediaValueError
+from duologue.codecs.media import CodecError, Int16Samples, MalformedDataError, MediaValueError
 from duologue.codecs.opus import OpusDecoder, OpusEncoder, OpusMissingError, OpusSettings
 
 RATE = 24_000
@@ -167,6 +167,31 @@ def test_values_out_of_range_are_refused() -> None:
             decoder.conceal(samples)
         with pytest.raises(MediaValueError):
             decoder.recover(b"\x00", samples)
+
+
+def test_a_library_that_refuses_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Refusing:
+        def opus_encoder_create(self, *_: object) -> None:
+            return None
+
+        opus_decoder_create = opus_encoder_create
+
+        def opus_strerror(self, code: int) -> bytes:
+            return b"refused"
+
+        def opus_encoder_ctl(self, *_: object) -> int:
+            return -5
+
+        def opus_encoder_destroy(self, state: int) -> None:
+            return
+
+    monkeypatch.setattr(opus, "_LIBRARY", Refusing())
+    for make in (OpusEncoder, OpusDecoder):
+        with pytest.raises(CodecError, match="libopus made no"):
+            make(RATE)
+    monkeypatch.setattr(Refusing, "opus_encoder_create", lambda *_: 1)
+    with pytest.raises(CodecError, match="refused"):
+        OpusEncoder(RATE)
 
 
 def test_a_missing_library_is_said_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
