@@ -13,7 +13,7 @@ import anyio
 import anyio.abc
 
 from duologue.realtime.pacer import Pacer
-from duologue.realtime.rtc_peer import Certificates, PeerSettings, RtcPeer
+from duologue.realtime.rtc_peer import Certificates, PeerFailed, PeerSettings, RtcPeer
 from duologue.realtime.rtc_transport import RtcLimits, RtcTransport
 from duologue.realtime.sdp_answer import Choice, choose, write_answer
 from duologue.realtime.sdp_offer import Offer, parse_offer
@@ -34,6 +34,7 @@ class Call:
     id: str
     conversation: Conversation
     transport: RtcTransport
+    peer: RtcPeer
     over: anyio.Event
 
 
@@ -115,16 +116,16 @@ class Calls:
         except BaseException:
             await peer.aclose()
             raise
-        call = Call(new_id("rtc"), conversation, transport, anyio.Event())
+        call = Call(new_id("rtc"), conversation, transport, peer, anyio.Event())
         self._calls[call.id] = call
-        self._tasks.start_soon(self._hold, call, peer)
+        self._tasks.start_soon(self._hold, call)
         return call, answer
 
-    async def _hold(self, call: Call, peer: RtcPeer) -> None:
+    async def _hold(self, call: Call) -> None:
         """A call from its answer to its end."""
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(call.transport.connect, peer)
+                tasks.start_soon(call.transport.connect, call.peer)
                 await call.conversation.attach(call.transport)
                 tasks.cancel_scope.cancel()
         except Exception:
@@ -133,8 +134,30 @@ class Calls:
         finally:
             del self._calls[call.id]
             with anyio.CancelScope(shield=True):
-                await peer.aclose()
+                await call.peer.aclose()
             call.over.set()
+
+    async def renew(self, call: Call, sdp: str) -> str:
+        """Answer a later offer of a call: an ICE restart, or one that changes nothing.
+
+        Raises ProtocolError for any other, and OSError when there is no port.
+        """
+        assert self._tasks is not None
+        offer = parse_offer(sdp)
+        choice = choose(offer)
+        answer = write_answer(offer, choice, await call.peer.renew(choice))
+        self._tasks.start_soon(self._reconnect, call)
+        return answer
+
+    async def _reconnect(self, call: Call) -> None:
+        try:
+            await call.peer.reconnect()
+        except PeerFailed as error:
+            # The way that there was may still do; else the session is let go of in its time.
+            logger.info("call %s: %s", call.id, error)
+        except Exception:
+            logger.exception("call %s failed", call.id)
+            call.conversation.close(1011, "the session failed")
 
     async def hang_up(self, call: Call) -> None:
         """End a call, and wait for its end within a bound."""

@@ -25,6 +25,7 @@ from duologue.realtime.rtp_receiver import AudioReceiver
 from duologue.realtime.rtp_sender import AudioSender
 from duologue.realtime.sctp_association import SctpAssociation
 from duologue.realtime.sdp_answer import AudioChoice, Choice, LocalSide
+from duologue.realtime.sdp_offer import invalid_sdp
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +67,9 @@ class PeerListener(Protocol):
     def peer_lost(self) -> None:
         """The other side has not been heard of for half a minute."""
 
+    def peer_back(self) -> None:
+        """The other side is reached on another way (an ICE restart)."""
+
     def peer_gone(self) -> None:
         """The other side has ended the connection."""
 
@@ -97,9 +101,9 @@ class RtcPeer:
         self._settings = settings
         self._pacer = pacer
         self._listener = listener
-        self._gatherer = IceGatherer(settings.ice, controlling=choice.ice_lite)
-        self._gatherer.agent.on_lost = listener.peer_lost
-        self._ice = RTCIceTransport(self._gatherer)
+        self._ice = self._make_ice(choice)
+        self._next_ice: RTCIceTransport | None = None
+        self._version = 0
         certificate = certificates.current(datetime.now(UTC))
         self._dtls = MediaTransport(self._ice, [certificate])
         self._dtls._set_role(choice.role)
@@ -114,6 +118,11 @@ class RtcPeer:
         self._closing = False
         if choice.audio is not None:
             self._make_audio(choice.audio)
+
+    def _make_ice(self, choice: Choice) -> RTCIceTransport:
+        gatherer = IceGatherer(self._settings.ice, controlling=choice.ice_lite)
+        gatherer.agent.on_lost = self._listener.peer_lost
+        return RTCIceTransport(gatherer)
 
     def _make_audio(self, audio: AudioChoice) -> None:
         codec = AudioCodec(
@@ -152,9 +161,12 @@ class RtcPeer:
 
     async def gather(self) -> LocalSide:
         """What the answer says of our side. Raises OSError when there is no port for it."""
-        await self._gatherer.gather()
-        parameters = self._gatherer.getLocalParameters()
-        candidates = self._gatherer.getLocalCandidates()
+        return await self._side(self._ice)
+
+    async def _side(self, ice: RTCIceTransport) -> LocalSide:
+        await ice.iceGatherer.gather()
+        parameters = ice.iceGatherer.getLocalParameters()
+        candidates = ice.iceGatherer.getLocalCandidates()
         public = self._settings.ice.public_address
         if public is not None:
             candidates += [
@@ -177,6 +189,7 @@ class RtcPeer:
             for entry in self._dtls.getLocalParameters().fingerprints
             if entry.algorithm == "sha-256"
         )
+        self._version += 1
         return LocalSide(
             ufrag=parameters.usernameFragment or "",
             password=parameters.password or "",
@@ -185,6 +198,7 @@ class RtcPeer:
             ssrc=self._ssrc,
             cname=self._cname,
             origin=self._origin,
+            version=self._version,
         )
 
     async def connect(self) -> None:
@@ -193,23 +207,7 @@ class RtcPeer:
         step = "ICE"
         try:
             with anyio.fail_after(self._settings.connect_seconds):
-                for candidate in choice.candidates:
-                    await self._ice.addRemoteCandidate(
-                        RTCIceCandidate(
-                            component=1,
-                            foundation=candidate.foundation,
-                            ip=candidate.ip,
-                            port=candidate.port,
-                            priority=candidate.priority,
-                            protocol="udp",
-                            type=candidate.type,
-                        )
-                    )
-                await self._ice.start(
-                    RTCIceParameters(choice.ufrag, choice.password, choice.ice_lite)
-                )
-                if self._ice.state != "completed":
-                    raise PeerFailed("ICE failed")
+                await self._start_ice(self._ice, choice)
                 step = "DTLS"
                 fingerprints = [
                     RTCDtlsFingerprint(entry.algorithm, entry.value)
@@ -223,6 +221,67 @@ class RtcPeer:
             raise PeerFailed(f"{step} took too long") from None
         except (ConnectionError, InvalidStateError) as error:
             raise PeerFailed(f"{step}: {error}") from None
+
+    @staticmethod
+    async def _start_ice(ice: RTCIceTransport, choice: Choice) -> None:
+        for candidate in choice.candidates:
+            await ice.addRemoteCandidate(
+                RTCIceCandidate(
+                    component=1,
+                    foundation=candidate.foundation,
+                    ip=candidate.ip,
+                    port=candidate.port,
+                    priority=candidate.priority,
+                    protocol="udp",
+                    type=candidate.type,
+                )
+            )
+        await ice.start(RTCIceParameters(choice.ufrag, choice.password, choice.ice_lite))
+        if ice.state != "completed":
+            raise PeerFailed("ICE failed")
+
+    # -- another way ------------------------------------------------------------------------
+
+    async def renew(self, choice: Choice) -> LocalSide:
+        """Our side for a later offer of the same peer; :meth:`reconnect` follows.
+
+        New credentials are an ICE restart (RFC 8445 section 9); without, all stays as it is.
+        Raises ProtocolError for an offer that changes more than that, and OSError.
+        """
+        before = self._choice
+        same = (
+            choice.fingerprints == before.fingerprints
+            and _place(choice) == _place(before)
+            and choice.ice_lite == before.ice_lite
+        )
+        if not same:
+            raise invalid_sdp("A later offer may restart ICE; for anything else, make a new call.")
+        if (choice.ufrag, choice.password) == (before.ufrag, before.password):
+            return await self._side(self._ice)
+        if self._next_ice is not None:
+            await self._next_ice.stop()
+        self._next_ice = self._make_ice(choice)
+        self._choice = choice
+        return await self._side(self._next_ice)
+
+    async def reconnect(self) -> None:
+        """Go over to the way that was renewed, if it was. Raises PeerFailed, in time."""
+        ice, choice = self._next_ice, self._choice
+        if ice is None:
+            return
+        try:
+            with anyio.fail_after(self._settings.connect_seconds):
+                await self._start_ice(ice, choice)
+        except (TimeoutError, ConnectionError, InvalidStateError, PeerFailed):
+            raise PeerFailed("the ICE restart failed") from None
+        if self._next_ice is not ice or self._closing:
+            return
+        before, self._ice, self._next_ice = self._ice, ice, None
+        self._dtls.follow(ice)
+        # DTLS waits for a packet of the old way: one that means nothing makes it look at the new.
+        before._connection.data_received(b"\0", 1)
+        await before.stop()
+        self._listener.peer_back()
 
     async def _start_channels(self) -> None:
         if self._receiver is not None:
@@ -319,5 +378,16 @@ class RtcPeer:
                     await self._sctp.stop()
                 await self._dtls.stop()
             with anyio.move_on_after(self._settings.farewell_seconds):
-                await self._ice.stop()
-                await self._gatherer.agent.close()
+                for ice in (self._ice, self._next_ice):
+                    if ice is not None:
+                        await ice.stop()
+                        await ice._connection.close()
+
+
+def _place(choice: Choice) -> tuple[object, ...]:
+    """What a later offer must leave as it was."""
+    audio, data = choice.audio, choice.data
+    return (
+        None if audio is None else (audio.index, audio.codec.payload_type, audio.red, audio.mid),
+        None if data is None else (data.index, data.port, data.mid),
+    )

@@ -33,7 +33,7 @@ from duologue.sessions.effects import (
     SessionUpdated,
 )
 from duologue.sessions.errors import ProtocolError
-from duologue.sessions.events import CancelResponse, ClearOutput, Detached, Rejected
+from duologue.sessions.events import Attached, CancelResponse, ClearOutput, Detached, Rejected
 from duologue.sessions.ports import AudioBytes, Incoming, TransportClosed
 from duologue.sessions.session_config import SessionConfig
 
@@ -243,6 +243,9 @@ class RtcTransport:
 
     def peer_lost(self) -> None:
         self._take(Detached(resumable=True))
+
+    def peer_back(self) -> None:
+        self._take(Attached())
 
     def peer_gone(self) -> None:
         self._end(clean=True)

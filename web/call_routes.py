@@ -56,15 +56,33 @@ async def create(request: Request) -> Response:
         service.metrics.refused(type(error).__name__)
         return turned_away(error)
     except OSError as error:
-        logger.warning("a call could not be answered: %s", error)
-        service.metrics.refused("NoPortFree")
-        message = "No UDP port is free."
-        response = json_response(encode_http_error(message, "server_error", "no_port_free"), 503)
-        response.headers["Retry-After"] = "5"
-        return response
+        return _no_port(service, error)
     service.metrics.opened()
     response = Response(answer, 201, media_type=SDP_TYPE)
     response.headers["Location"] = f"{CALLS_PATH}/{call.id}"
+    return response
+
+
+async def renew(request: Request, service: Service) -> Response:
+    """Answer a later offer of a call: an ICE restart."""
+    call = service.calls.find(request.path_params["call_id"])
+    if call is None:
+        return no_call()
+    try:
+        sdp, _ = await _read_offer(request)
+        return Response(await service.calls.renew(call, sdp), media_type=SDP_TYPE)
+    except ProtocolError as error:
+        return misread(error)
+    except OSError as error:
+        return _no_port(service, error)
+
+
+def _no_port(service: Service, error: OSError) -> Response:
+    logger.warning("a call could not be answered: %s", error)
+    service.metrics.refused("NoPortFree")
+    message = "No UDP port is free."
+    response = json_response(encode_http_error(message, "server_error", "no_port_free"), 503)
+    response.headers["Retry-After"] = "5"
     return response
 
 
@@ -137,6 +155,7 @@ def call_routes(path: str) -> list[BaseRoute]:
     sip = guarded(not_sip, ephemeral=False)
     return [
         Route(path, create, methods=["POST"]),
+        Route(f"{path}/{{call_id}}", guarded(renew), methods=["POST"]),
         Route(f"{path}/{{call_id}}/hangup", hang, methods=["POST"]),
         *(
             Route(f"{path}/{{call_id}}/{verb}", sip, methods=["POST"])

@@ -96,6 +96,43 @@ def until(page: Page, kind: str) -> None:
     page.wait_for_function(found, timeout=PATIENCE_MS)
 
 
+RESTART = """
+async () => {
+  const { connection, location } = window.call;
+  connection.restartIce();
+  await connection.setLocalDescription();
+  const response = await fetch(location, {
+    method: "POST",
+    headers: { "Content-Type": "application/sdp" },
+    body: connection.localDescription.sdp,
+  });
+  await connection.setRemoteDescription({ type: "answer", sdp: await response.text() });
+  return response.status;
+}
+"""
+PAIRS = """
+async () => [...(await window.call.connection.getStats()).values()]
+  .filter((entry) => entry.type === "candidate-pair" && entry.nominated)
+  .map((entry) => entry.id)
+"""
+
+
+def test_a_call_goes_on_over_an_ice_restart(page: Page) -> None:
+    page.evaluate(CALL)
+    until(page, "session.created")
+    before = page.evaluate(PAIRS)
+    assert page.evaluate(RESTART) == 200
+    page.wait_for_function(
+        f"async () => (await ({PAIRS})()).some((pair) => !{before}.includes(pair))",
+        timeout=PATIENCE_MS,
+    )
+    page.evaluate("() => window.call.events.length = 0")
+    page.evaluate('() => window.call.channel.send(\'{"type": "response.create"}\')')
+    until(page, "output_audio_buffer.stopped")
+    heard = page.evaluate(STATS)["inbound-rtp"]
+    assert heard["totalAudioEnergy"] > 0.001
+
+
 def test_a_page_is_heard_and_hears(page: Page) -> None:
     page.evaluate(CALL)
     for kind in (

@@ -314,6 +314,36 @@ async def test_without_a_free_port_a_call_is_put_off(open_house: OpenHouse) -> N
             await emptied(house)
 
 
+# -- a later offer --------------------------------------------------------------------------
+
+
+async def test_a_later_offer_that_changes_nothing_is_answered_as_before(
+    open_house: OpenHouse,
+) -> None:
+    async with open_house() as house, house.http() as http, calling() as caller:
+        offer = await caller.offer()
+        first = await caller.dial(http, offer)
+        path = f"/v1/realtime/calls/{caller.call_id}"
+        again = await http.post(path, content=offer, headers=SDP)
+        assert again.status_code == 200
+
+        def credentials(answer: str) -> list[str]:
+            return [line for line in answer.splitlines() if line.startswith("a=ice-")]
+
+        assert credentials(again.text) == credentials(first.text)
+        assert " 2 IN IP4" in again.text.splitlines()[1]
+
+
+async def test_a_later_offer_of_somebody_else_is_refused(open_house: OpenHouse) -> None:
+    async with open_house() as house, house.http() as http, calling() as caller, calling() as other:
+        await caller.dial(http)
+        path = f"/v1/realtime/calls/{caller.call_id}"
+        response = await http.post(path, content=await other.offer(), headers=SDP)
+        assert await refused(response) == (400, "invalid_sdp")
+        response = await http.post(f"{path}x", content="v=0", headers=SDP)
+        assert await refused(response) == (404, "call_not_found")
+
+
 # -- the end of a call ----------------------------------------------------------------------
 
 

@@ -1,0 +1,93 @@
+"""One end of a call: what it says of itself, and that it gives up in time."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import anyio
+import pytest
+
+from duologue.realtime.ice_agent import IceSettings
+from duologue.realtime.pacer import Pacer
+from duologue.realtime.rtc_peer import Certificates, PeerFailed, PeerSettings, RtcPeer
+from duologue.realtime.sdp_answer import choose
+from duologue.realtime.sdp_offer import Fingerprint, parse_offer
+from duologue.sessions.errors import ProtocolError
+
+pytestmark = pytest.mark.anyio
+
+OFFER = Path(__file__).parent.parent / "data" / "sdp" / "chrome-no-candidates-red.sdp"
+CHOICE = choose(parse_offer(OFFER.read_text()))
+HOME = IceSettings(addresses=("127.0.0.1",))
+
+
+class Listener:
+    """Hears nothing it should not."""
+
+    def __init__(self):
+        self.told = []
+
+    def __getattr__(self, name):
+        return lambda *what: self.told.append(name)
+
+
+def peer(settings=None, choice=CHOICE):
+    return RtcPeer(choice, settings or PeerSettings(HOME), Certificates(), Pacer(), Listener())
+
+
+def test_a_certificate_is_renewed_before_it_expires():
+    certificates = Certificates()
+    now = datetime.now(UTC)
+    first = certificates.current(now)
+    assert certificates.current(now) is first
+    assert certificates.current(now + timedelta(days=20)) is not first
+
+
+async def test_the_address_of_a_nat_is_offered_beside_our_own():
+    ours = peer(PeerSettings(replace(HOME, public_address="192.0.2.9")))
+    own, public = (await ours.gather()).candidates
+    assert " 127.0.0.1 " in own
+    assert " 192.0.2.9 " in public
+    assert "typ srflx raddr 127.0.0.1" in public
+    assert own.split()[5] == public.split()[5]
+    await ours.aclose()
+
+
+async def test_an_address_of_another_family_is_not_ours():
+    ours = peer(PeerSettings(replace(HOME, public_address="2001:db8::9")))
+    assert len((await ours.gather()).candidates) == 1
+    await ours.aclose()
+
+
+async def test_a_peer_that_never_comes_is_given_up_and_leaves_nothing():
+    ours = peer(PeerSettings(HOME, connect_seconds=0.05))
+    await ours.gather()
+    with pytest.raises(PeerFailed, match="ICE took too long"), anyio.fail_after(10):
+        await ours.connect()
+    assert not ours.open
+    ours.say("nobody hears this")
+    await ours.aclose()
+    await ours.aclose()
+    assert ours._ice.state == "closed"
+
+
+async def test_a_restart_has_new_credentials_and_anything_else_is_refused():
+    ours = peer(PeerSettings(HOME, connect_seconds=0.05))
+    first = await ours.gather()
+    same = await ours.renew(CHOICE)
+    assert (same.ufrag, same.version) == (first.ufrag, 2)
+    await ours.reconnect()
+    restarted = replace(CHOICE, ufrag="other", password="0123456789abcdef01234567")
+    assert (await ours.renew(restarted)).ufrag != first.ufrag
+    again = await ours.renew(replace(restarted, ufrag="third"))
+    assert again.version == 4
+    with pytest.raises(PeerFailed, match="restart"):
+        await ours.reconnect()
+    for changed in (
+        replace(CHOICE, fingerprints=(Fingerprint("sha-256", "00"),)),
+        replace(CHOICE, data=None),
+        replace(CHOICE, audio=None),
+    ):
+        with pytest.raises(ProtocolError, match="new call"):
+            await ours.renew(changed)
+    await ours.aclose()
