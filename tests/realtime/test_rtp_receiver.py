@@ -1,5 +1,7 @@
 """A client's microphone: whose packets count, and what becomes of them."""
 
+import random
+
 import numpy as np
 import pytest
 from aiortc.rtp import RtcpPacket, RtcpRrPacket, RtcpSenderInfo, RtcpSrPacket
@@ -198,6 +200,23 @@ def test_redundant_audio_fills_what_was_lost() -> None:
     stats = line.receiver.stats
     assert stats.concealed_ms == stats.recovered_ms == 0
     assert stats.late == 0
+
+
+@pytest.mark.parametrize("lockstep", [False, True])
+def test_five_percent_of_loss_is_mostly_recovered(lockstep: bool) -> None:
+    line = Line(lockstep, frames=1500)
+    chance = random.Random(4)
+    for number in range(1500):
+        if chance.random() >= 0.05:
+            line.send(number)
+        line.wait()
+    stats = line.receiver.stats
+    assert stats.lost == pytest.approx(75, abs=20)
+    assert stats.concealed_ms < 0.05 * stats.decoded_ms
+    assert stats.concealed_ms + stats.recovered_ms == pytest.approx(20 * stats.lost, abs=61)
+    if not lockstep:
+        # What comes before the last of a burst has no later packet to come out of.
+        assert stats.recovered_ms > 0.8 * 20 * stats.lost
 
 
 def test_a_change_of_codec_is_followed() -> None:
