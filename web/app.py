@@ -11,6 +11,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
 from duologue.engines.lifeline import WorkerConfig
+from duologue.engines.placement import PlacedEngine
 from duologue.engines.remote import RemoteEngine
 from duologue.engines.script import ScriptedOptions
 from duologue.engines.supervisor import Supervisor
@@ -46,8 +47,9 @@ def create_app(settings: Settings) -> Starlette:
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        supervisor = Supervisor(config)
-        engine = RemoteEngine(supervisor.directory)
+        supervisors = [Supervisor(config) for _ in range(settings.workers)]
+        remotes = [RemoteEngine(supervisor.directory) for supervisor in supervisors]
+        engine = PlacedEngine(remotes)
         clock = MonotonicClock()
         metrics = Metrics()
         registry = SessionRegistry(
@@ -56,7 +58,14 @@ def create_app(settings: Settings) -> Starlette:
         metrics.watch("duologue_sessions", "Sessions that hold a place.", lambda: registry.active)
         metrics.watch("duologue_ready", "Whether the engine is ready.", lambda: engine.ready)
         metrics.watch(
-            "duologue_worker_restarts", "Restarts of the worker.", lambda: supervisor.restarts
+            "duologue_places",
+            "Conversations that the workers which are ready hold.",
+            lambda: engine.capacity,
+        )
+        metrics.watch(
+            "duologue_worker_restarts",
+            "Restarts of the workers.",
+            lambda: sum(supervisor.restarts for supervisor in supervisors),
         )
         metrics.watch(
             "duologue_batch_requests",
@@ -69,8 +78,10 @@ def create_app(settings: Settings) -> Starlette:
             settings.allowed_hosts if settings.loopback else None,
         )
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(supervisor.run)
-            tasks.start_soon(engine.run)
+            for supervisor in supervisors:
+                tasks.start_soon(supervisor.run)
+            for remote in remotes:
+                tasks.start_soon(remote.run)
             async with Calls(registry, peers) as calls, registry:
                 metrics.watch("duologue_calls", "WebRTC calls that are on.", lambda: calls.active)
                 app.state.started = epoch()
@@ -82,7 +93,7 @@ def create_app(settings: Settings) -> Starlette:
                     clock,
                     metrics,
                     calls,
-                    lambda: supervisor.last_fault,
+                    lambda: next((one.last_fault for one in supervisors if one.last_fault), ""),
                 )
                 yield
             tasks.cancel_scope.cancel()

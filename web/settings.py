@@ -139,6 +139,13 @@ class Settings:
         _MODEL,
         low=1,
     )
+    workers: int = _setting(
+        1,
+        "worker processes with the model; a session stays with the one that took it",
+        _MODEL,
+        low=1,
+        high=64,
+    )
     batch_limit: int = _setting(
         32,
         "requests for chat completions that one worker holds, running or waiting; one more is told "
