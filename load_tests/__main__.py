@@ -12,6 +12,7 @@ import anyio.to_thread
 import numpy as np
 
 from load_tests.accuracy import run_recordings
+from load_tests.calls import run_calls
 from load_tests.churn import run_churn
 from load_tests.client import JsonObject
 from load_tests.compare_aiortc import WAYS, compare
@@ -63,6 +64,10 @@ async def churn(args: argparse.Namespace, server: Server) -> tuple[dict[str, Jso
     return await run_churn(server, args.connections, args.idle, args.model)
 
 
+async def calls(args: argparse.Namespace, server: Server) -> tuple[dict[str, Json], list[str]]:
+    return await run_calls(server, args.calls, args.at_once)
+
+
 async def plain(args: argparse.Namespace) -> tuple[dict[str, Json], list[str]]:
     questions, _ = load_speech(args.recordings)
     return await anyio.to_thread.run_sync(run_plain, questions, args.lite, args.voice), []
@@ -103,6 +108,12 @@ def parser() -> argparse.ArgumentParser:
     add_common(command, churn)
     command.add_argument("--connections", type=int, default=1000)
     command.add_argument("--idle", type=int, default=50, help="sessions held while doing nothing")
+
+    about = "WebRTC calls that are set up and hung up: how soon, and what memory they leave taken"
+    command = commands.add_parser("calls", help=about, description=about)
+    add_common(command, calls)
+    command.add_argument("--calls", type=int, default=100)
+    command.add_argument("--at-once", type=int, default=1, dest="at_once")
 
     about = "the same models in the shortest script, one step after the other: what is to be beaten"
     command = commands.add_parser("plain", help=about, description=about)
