@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from duologue.engines.engine import EngineFull
-from duologue.engines.tick_times import TickTimes
 from duologue.engines.tick_scheduler import Step, TickRules, TickScheduler
+from duologue.engines.tick_times import TickTimes
 
 RULES = TickRules(period_s=0.08, slots=4, lateness_s=0.04, gather_s=0.01)
 
