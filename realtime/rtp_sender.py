@@ -112,7 +112,8 @@ class AudioSender(ReportTarget):
             self._quiet = OPUS_PAUSE
         else:
             self._encoder = _G711Encoder(codec.name)
-            self._quiet = bytes([MULAW_SILENCE if codec.name == PCMU else ALAW_SILENCE]) * 160
+            silence = MULAW_SILENCE if codec.name.upper() == PCMU else ALAW_SILENCE
+            self._quiet = bytes([silence]) * (G711_RATE // 50)
         self._frame_ticks = codec.clock_rate // 50
         self._queue = SampleQueue(QUEUE_SECONDS * PLAYED_RATE)
         self._ending: Int16Samples | None = None
@@ -329,7 +330,7 @@ class AudioSender(ReportTarget):
 
 class _G711Encoder:
     def __init__(self, name: str) -> None:
-        self._law = encode_mulaw if name == PCMU else encode_alaw
+        self._law = encode_mulaw if name.upper() == PCMU else encode_alaw
         self._resampler = Resampler(PLAYED_RATE, G711_RATE, np.int16)
         # More than the resampler ever holds back, so that each frame is complete.
         self._ready = np.zeros(G711_RATE // 250, np.int16)
