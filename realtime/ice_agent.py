@@ -20,6 +20,7 @@ from aioice.candidate import candidate_foundation, candidate_priority
 from aioice.ice import StunProtocol, relayed_candidate, server_reflexive_candidate
 from aiortc.rtcicetransport import RTCIceGatherer
 
+LOOPBACK: Final = "127.0.0.1"
 RECEIVE_BUFFER: Final = 1024 * 1024
 """Bytes that the kernel may hold for a socket while the event loop is busy."""
 
@@ -69,7 +70,8 @@ class IceAgent(aioice.Connection):
     ) -> list[aioice.Candidate]:
         """Candidates on our addresses and in our range of ports; then what servers add."""
         settings = self._settings
-        chosen = addresses if settings.addresses is None else settings.addresses
+        # A machine without a network still has callers of its own.
+        chosen = settings.addresses or addresses or (LOOPBACK,)
         sockets = bind_all(chosen, settings.ports)
         found: list[aioice.Candidate] = []
         loop = asyncio.get_running_loop()

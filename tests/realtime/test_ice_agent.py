@@ -60,6 +60,14 @@ async def test_candidates_are_gathered_on_the_given_addresses_alone():
     await gatherer.agent.close()
 
 
+async def test_a_machine_without_a_network_can_be_called_from_itself(monkeypatch):
+    monkeypatch.setattr("aioice.ice.get_host_addresses", lambda use_ipv4, use_ipv6: [])
+    gatherer = IceGatherer(IceSettings(), controlling=True)
+    await gatherer.gather()
+    assert [candidate.ip for candidate in gatherer.getLocalCandidates()] == ["127.0.0.1"]
+    await gatherer.agent.close()
+
+
 async def test_servers_that_do_not_answer_hold_nothing_up_for_long(taken):
     nobody = ("127.0.0.1", taken)
     settings = IceSettings(addresses=HOME, stun=nobody, turn=nobody, gather_seconds=0.05)
