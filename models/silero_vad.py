@@ -16,6 +16,9 @@ RATE = 16_000
 FRAME = 512
 """Samples in a frame: 32 ms."""
 
+CERTAIN = 0.02
+"""Below this the network is sure that it hears nothing, and goes on so while nothing comes."""
+
 _CONTEXT = 64
 _STATE = 128
 
@@ -42,7 +45,7 @@ class SpeechProbability:
     def __init__(self, session: onnxruntime.InferenceSession) -> None:
         self._session = session
         self._input = np.zeros((1, _CONTEXT + FRAME), np.float32)
-        self._probability = np.zeros(1, np.float32)
+        self._probability = np.ones(1, np.float32)
         # The network reads one pair of states and writes the other; the two change places after
         # every frame. Bound buffers save a fifth of the time that feeding arrays by name takes.
         self._states = np.zeros((2, 2, 1, 1, _STATE), np.float32)
@@ -64,13 +67,18 @@ class SpeechProbability:
     def push(self, frame: npt.NDArray[np.float32]) -> float:
         """The probability, 0 to 1, that this frame holds speech.
 
-        `frame` is 512 float32 samples at 16 kHz, nominally within -1 to 1. Samples that are not
+        `frame` is 512 float32 samples at 16 kHz, nominally within -1 to 1. Once the network is
+        certain of silence it is not asked again while the samples are zero. Samples that are not
         finite count as silence, since one would otherwise poison the state for good. Raises
         ValueError for any other length.
         """
         if frame.shape != (FRAME,):
             raise ValueError(f"a frame is {FRAME} samples, not an array of shape {frame.shape}")
-        if not np.isfinite(np.dot(frame, frame)):
+        energy = np.dot(frame, frame)
+        if energy == 0.0 and self._probability[0] < CERTAIN:
+            # A muted microphone: zeros, for as long as it is.
+            return float(self._probability[0])
+        if not np.isfinite(energy):
             frame = np.nan_to_num(frame, nan=0.0, posinf=0.0, neginf=0.0).clip(-1.0, 1.0)
         self._input[0, :_CONTEXT] = self._input[0, FRAME:]
         self._input[0, _CONTEXT:] = frame
@@ -82,3 +90,4 @@ class SpeechProbability:
         """Forget all that was heard, as a new stream."""
         self._input.fill(0.0)
         self._states.fill(0.0)
+        self._probability.fill(1.0)
