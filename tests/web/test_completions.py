@@ -296,6 +296,37 @@ async def test_an_engine_without_a_batch_lane_gives_no_completions(open_house: O
         assert caught.value.code == "unsupported_model"
 
 
+async def test_a_worker_that_is_lost_is_told_and_the_next_one_answers(
+    open_house: OpenHouse,
+) -> None:
+    replies = (*SLOW, Reply(clauses=(Clause("So it begins. " * 400, 1000),), match="endless"))
+    async with open_house(replies=replies, word_ms=20.0) as house, client(house) as ai:
+        stream = await ai.chat.completions.create(
+            model="scripted", messages=said("endless"), stream=True
+        )
+        await anext(aiter(stream))
+        failures: list[openai.InternalServerError] = []
+
+        async def ask() -> None:
+            with pytest.raises(openai.InternalServerError) as caught:
+                await plain(house)
+            failures.append(caught.value)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(ask)
+            await until(lambda: house.engine.batch_sessions == 2)
+            house.engine._link.fail("the worker is gone")
+        with pytest.raises(openai.APIError) as streamed:
+            async for _ in stream:
+                pass
+        assert streamed.value.code == "engine_unavailable"
+        assert (failures[0].status_code, failures[0].code) == (503, "engine_unavailable")
+        assert failures[0].response.headers["retry-after"]
+        await house.engine.wait_ready()
+        answer = await plain(house, said("endless"), max_tokens=2)
+        assert answer.choices[0].message.content == "So it"
+
+
 # -- the queue ------------------------------------------------------------------------------
 
 
