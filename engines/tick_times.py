@@ -51,4 +51,4 @@ class TickTimes:
             return min(larger, default=math.inf)
         least, size = max(smaller)
         most = min((bound for bound in larger if bound >= least), default=math.inf)
-        return min(least * sessions / size, most)
+        return min(least * (sessions / size), most)
