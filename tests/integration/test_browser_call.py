@@ -1,5 +1,10 @@
-"""A call as a page makes it: Chromium's own RTCPeerConnection, a recorded voice to say."""
+"""A call as a page makes it: Chromium's own RTCPeerConnection, a recorded voice to say.
 
+``DUOLOGUE_TEST_AGENTS_REALTIME`` is the file ``dist/bundle/openai-realtime-agents.umd.js`` of the
+npm package ``@openai/agents-realtime``, for the test that needs it.
+"""
+
+import os
 import shutil
 import wave
 from collections.abc import Iterator
@@ -63,7 +68,7 @@ async () => Object.fromEntries(
 
 @pytest.fixture(scope="module")
 def microphone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The question and some silence, at the rate of the browser's fake microphone."""
+    """The question, twice: the second time into the answer to the first."""
     with wave.open(str(QUESTION)) as file:
         rate = file.getframerate()
         samples = np.frombuffer(file.readframes(file.getnframes()), np.int16)
@@ -74,7 +79,8 @@ def microphone(tmp_path_factory: pytest.TempPathFactory) -> Path:
         file.setnchannels(1)
         file.setsampwidth(2)
         file.setframerate(48_000)
-        file.writeframes(np.concatenate((silence, voice, silence, silence, silence)).tobytes())
+        parts = [silence, voice, silence, silence[24_000:], voice, *[silence] * 10]
+        file.writeframes(np.concatenate(parts).tobytes())
     return path
 
 
@@ -96,6 +102,21 @@ def until(page: Page, kind: str) -> None:
     page.wait_for_function(found, timeout=PATIENCE_MS)
 
 
+AGENTS = """
+async () => {
+  const { RealtimeAgent, RealtimeSession, OpenAIRealtimeWebRTC } = window.OpenAIAgentsRealtime;
+  const call = (window.call = { events: [], errors: [] });
+  const answer = await fetch("/v1/realtime/client_secrets", { method: "POST", body: "{}" });
+  const { value } = await answer.json();
+  const transport = new OpenAIRealtimeWebRTC({ baseUrl: `${location.origin}/v1/realtime/calls` });
+  const agent = new RealtimeAgent({ name: "one", instructions: "Be brief." });
+  const session = new RealtimeSession(agent, { transport, model: "duologue" });
+  session.on("transport_event", (event) => call.events.push(event));
+  session.on("error", (error) => call.errors.push(JSON.stringify(error)));
+  session.on("history_updated", (history) => (call.history = history));
+  await session.connect({ apiKey: value });
+}
+"""
 RESTART = """
 async () => {
   const { connection, location } = window.call;
@@ -151,3 +172,19 @@ def test_a_page_is_heard_and_hears(page: Page) -> None:
     assert stats["remote-inbound-rtp"]["packetsLost"] == 0
     page.evaluate("() => fetch(window.call.location + '/hangup', { method: 'POST' })")
     page.wait_for_function("() => window.call.channel.readyState === 'closed'", timeout=PATIENCE_MS)
+
+
+def test_openais_agents_in_the_browser_talk_and_are_interrupted(page: Page) -> None:
+    bundle = os.environ.get("DUOLOGUE_TEST_AGENTS_REALTIME")
+    if not bundle:
+        pytest.skip("DUOLOGUE_TEST_AGENTS_REALTIME names no file")
+    page.route(
+        "**/agents.js", lambda route: route.fulfill(path=bundle, content_type="text/javascript")
+    )
+    page.add_script_tag(url=f"{page.url}agents.js")
+    page.evaluate(AGENTS)
+    until(page, "output_audio_buffer.started")
+    until(page, "conversation.item.truncated")
+    roles = page.evaluate("() => window.call.history.map((item) => item.role)")
+    assert roles[:2] == ["user", "assistant"]
+    assert page.evaluate("() => window.call.errors") == []
