@@ -53,7 +53,8 @@ class CascadeConfig(msgspec.Struct, frozen=True, kw_only=True):
     ``recognizer`` is a folder with CTranslate2's Whisper, ``turn_detector`` smart-turn's graph,
     ``kokoro`` Kokoro's folder or "". At least one voice must be there; ``default_voice`` "" is the
     first one that this machine is fast enough for. Threads are those of one call;
-    ``voice_threads`` 0 is as many as there are cores, at most 4. ``capacity`` 0 is two sessions a
+    ``voice_threads`` 0 is one for Piper, which is quick, and for Kokoro as many as there are cores,
+    at most 4. ``capacity`` 0 is two sessions a
     core, or one where the default voice may be Kokoro's.
     """
 
@@ -235,19 +236,18 @@ def load_parts(config: CascadeConfig) -> Parts:
     """
     if not config.kokoro and not config.piper:
         raise ValueError("no voice: give a folder for kokoro, or a voice for piper")
-    threads = config.voice_threads or min(usable_cores(), MOST_VOICE_THREADS)
+    threads = config.voice_threads
+    most = threads or min(usable_cores(), MOST_VOICE_THREADS)
     with ThreadPoolExecutor() as pool:
         recognizer = pool.submit(
             Whisper, Path(config.recognizer), threads=config.recognizer_threads
         )
         detector = pool.submit(SmartTurn, Path(config.turn_detector))
         voices = [
-            pool.submit(Piper, Path(voice.path), name=voice.name, threads=threads)
+            pool.submit(Piper, Path(voice.path), name=voice.name, threads=threads or 1)
             for voice in config.piper
         ]
-        kokoro = (
-            pool.submit(Kokoro, Path(config.kokoro), threads=threads) if config.kokoro else None
-        )
+        kokoro = pool.submit(Kokoro, Path(config.kokoro), threads=most) if config.kokoro else None
         synthesizers: list[Synthesizer] = [kokoro.result()] if kokoro is not None else []
         synthesizers += [voice.result() for voice in voices]
         return Parts(recognizer.result(), detector.result(), tuple(synthesizers))
