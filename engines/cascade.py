@@ -195,10 +195,8 @@ class CascadeBackend:
         with send, receive, anyio.fail_after(REHEARSAL_SECONDS):
             session = await self._open(group, send.send_nowait, OpenSession(session=REHEARSAL))
             try:
-                rehearsal = Rehearsal(self._loaded, receive, self._clock)
-                await rehearsal.run(session)
-                if not self._config.default_voice:
-                    self._loaded.voices.catalogue.default = rehearsal.quickest_enough()
+                choose = not self._config.default_voice
+                await Rehearsal(self._loaded, receive, self._clock, choose).run(session)
             finally:
                 session.close()
 

@@ -32,7 +32,7 @@ from duologue.engines.fairness import Rank
 from duologue.engines.speaking import length_ms
 
 SESSION = "rehearsal"
-WORDS = "Hello there, how are you today?"
+WORDS = "Hello, how are you?"
 UTTERANCE = "utterance"
 QUICK_ENOUGH = 0.5
 """Seconds that a second of speech may take to make. A voice that takes more answers late, and falls
@@ -49,8 +49,11 @@ class Rehearsal:
         stages: Stages,
         outputs: MemoryObjectReceiveStream[Output],
         clock: Callable[[], float],
+        choose_voice: bool = False,
     ) -> None:
-        """`clock` gives seconds."""
+        """`clock` gives seconds. `choose_voice`: the default becomes the first voice that is quick
+        enough on this machine, the quickest where none is."""
+        self._choose_voice = choose_voice
         self._stages = stages
         self._outputs = outputs
         self._clock = clock
@@ -65,15 +68,17 @@ class Rehearsal:
             if not self._stages.language.remote:
                 # The longest step; the voice and the recogniser have their first calls meanwhile.
                 group.start_soon(self._stages.language.warm, SESSION, opening)
-            failure = await self._hear(session, await self._voice())
+            speech = await self._voice()
+            if self._choose_voice:
+                self._stages.voices.catalogue.default = self._quick_enough()
+            failure = await self._hear(session, speech)
         if failure:
             raise EngineError(f"the recogniser failed: {failure}")
         if not self._stages.language.remote:
             session.take(Respond(session=SESSION, generation=1, request=request))
             await self._answer(session)
 
-    def quickest_enough(self) -> str:
-        """The first voice that is quick enough on this machine, the quickest where none is."""
+    def _quick_enough(self) -> str:
         default = self._stages.voices.catalogue.default
         enough = [name for name, pace in self._paces.items() if pace <= QUICK_ENOUGH]
         chosen = enough[0] if enough else min(self._paces, key=self._paces.__getitem__)

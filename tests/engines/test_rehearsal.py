@@ -34,6 +34,7 @@ class Cast:
             StandInSynthesizer(22_050, ("plain",)),
             StandInSynthesizer(24_000, ("one", "two")),
         ]
+        self.catalogue = VoiceCatalogue(self.voices, "one")
         self.times = iter([0.0] * 4)
 
     @asynccontextmanager
@@ -41,7 +42,7 @@ class Cast:
         stages = Stages(
             Recognition(self.recognizer, self.detector, Pulse()),
             self.language,
-            Voices(VoiceCatalogue(self.voices, "one"), Pulse()),
+            Voices(self.catalogue, Pulse()),
         )
         send, receive = anyio.create_memory_object_stream[Output](100)
         session = CascadeSession(
@@ -51,11 +52,12 @@ class Cast:
             async with anyio.create_task_group() as group:
                 await group.start(session.live)
                 try:
-                    yield Rehearsal(stages, receive, lambda: next(self.times)), session
+                    yield Rehearsal(stages, receive, lambda: next(self.times), True), session
                 finally:
                     session.close()
 
-    async def rehearse(self) -> Rehearsal:
+    async def rehearse(self) -> str:
+        """The default voice afterwards."""
         failure: EngineError | None = None
         with anyio.fail_after(PATIENCE_S):
             async with self.on_stage() as (rehearsal, session):
@@ -65,7 +67,7 @@ class Cast:
                     failure = error
         if failure is not None:
             raise failure
-        return rehearsal
+        return self.catalogue.default
 
 
 async def test_every_model_has_its_first_call() -> None:
@@ -111,14 +113,13 @@ async def test_an_answer_without_words_is_good_enough() -> None:
 
 @pytest.mark.parametrize(
     ("one", "plain", "chosen"),
-    [(0.1, 0.01, "one"), (0.2, 0.1, "plain"), (0.2, 0.3, "one"), (0.5, 0.3, "plain")],
+    [(0.06, 0.01, "one"), (0.2, 0.06, "plain"), (0.2, 0.3, "one"), (0.5, 0.3, "plain")],
     ids=["quick enough", "too slow", "both too slow", "both too slow, one less so"],
 )
 async def test_a_voice_that_is_too_slow_here_is_not_the_default(
     one: float, plain: float, chosen: str
 ) -> None:
     cast = Cast()
-    # The words take 230 ms to say; the default voice is tried first.
+    # The words take 140 ms to say; the default voice is tried first.
     cast.times = iter([0.0, one, 5.0, 5.0 + plain])
-    rehearsal = await cast.rehearse()
-    assert rehearsal.quickest_enough() == chosen
+    assert await cast.rehearse() == chosen
