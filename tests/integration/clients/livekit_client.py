@@ -8,6 +8,7 @@ It prints each step and ends with 0, or with the first thing that went wrong.
 """
 
 import asyncio
+import json
 import logging
 import sys
 import wave
@@ -21,6 +22,8 @@ from openai.types.realtime import AudioTranscription
 from openai.types.realtime.realtime_audio_input_turn_detection import SemanticVad, ServerVad
 
 PATIENCE = 20.0
+ECHO = "Repeat the prompt as JSON."
+"""The scripted engine answers this with what it was asked."""
 
 
 class Trouble(Exception):
@@ -47,11 +50,14 @@ async def get_weather(city: str) -> str:
 class Conversation:
     """One realtime session and everything that it told its application."""
 
-    def __init__(self, url: str, turn_detection: Any) -> None:
+    def __init__(
+        self, url: str, turn_detection: Any, *, max_session_duration: float | None = None
+    ) -> None:
         self.model = RealtimeModel(
             base_url=f"{url}/v1",
             api_key="any",
             turn_detection=turn_detection,
+            max_session_duration=max_session_duration,
             input_audio_transcription=AudioTranscription(model="gpt-4o-mini-transcribe"),
         )
         self.session: RealtimeSession = self.model.session()
@@ -63,6 +69,7 @@ class Conversation:
             "input_speech_stopped",
             "input_audio_transcription_completed",
             "openai_server_event_received",
+            "session_reconnected",
         ):
             self.session.on(name, self._note(name))  # type: ignore[arg-type]
 
@@ -89,6 +96,14 @@ class Conversation:
         for start in range(0, len(samples), step):
             data = samples[start : start + step]
             self.session.push_audio(rtc.AudioFrame(data, rate, 1, len(data) // 2))
+
+    async def prompt(self) -> list[tuple[str, str]]:
+        """The role and the text of each message that the engine is asked with."""
+        text, _, _ = await take(await self.session.generate_reply(instructions=ECHO))
+        return [
+            (message["role"], "".join(part.get("text", "") for part in message["parts"]))
+            for message in json.loads(text)["messages"]
+        ]
 
     async def close(self) -> None:
         if errors := self.events.get("error"):
@@ -125,8 +140,14 @@ async def history_and_typed_turn(url: str, speech: bytes, rate: int) -> None:
     text, seconds, _ = await take(await talk.session.generate_reply())
     if not text or seconds <= 0:
         raise Trouble(f"an empty answer: {text!r}, {seconds} s")
+    asked = await talk.prompt()
+    seeded = [("user", "My name is Ada."), ("assistant", "Hello, Ada.")]
+    if asked != [*seeded, ("user", "Say something."), ("assistant", text)]:
+        raise Trouble(f"asked with {asked}")
     shorter = llm.ChatContext(items=context.items[1:])
     await talk.session.update_chat_ctx(shorter)
+    if (asked := await talk.prompt())[0] != ("assistant", "Hello, Ada."):
+        raise Trouble(f"asked with {asked} when the first message was gone")
     await talk.close()
 
 
@@ -172,12 +193,12 @@ async def interruption(url: str, speech: bytes, rate: int) -> None:
     await talk.session.update_chat_ctx(context)
     generation = await talk.session.generate_reply()
     async for message in generation.message_stream:
-        await talk.until_event("response.output_audio.delta", 4)
+        await talk.until_event("response.output_audio.delta", 10)
         talk.push(speech, rate)
         await talk.until("speech", lambda: talk.events.get("input_speech_started"))
         talk.session.interrupt()
         talk.session.truncate(
-            message_id=message.message_id, modalities=["audio", "text"], audio_end_ms=250
+            message_id=message.message_id, modalities=["audio", "text"], audio_end_ms=700
         )
         await talk.until_event("conversation.item.truncated")
         break
@@ -186,6 +207,9 @@ async def interruption(url: str, speech: bytes, rate: int) -> None:
     statuses = [event["response"]["status"] for event in done]
     if statuses != ["cancelled", "completed"]:
         raise Trouble(f"answers: {statuses}")
+    said = dict((await talk.prompt())[:2]).get("assistant", "")
+    if not said or not "Here is the first sentence.".startswith(said.strip()):
+        raise Trouble(f"of the cut answer is left: {said!r}")
     await talk.close()
 
 
@@ -194,6 +218,9 @@ async def manual_commit(url: str, speech: bytes, rate: int) -> None:
     talk.push(speech, rate)
     talk.session.commit_audio()
     await talk.until_event("input_audio_buffer.committed")
+    await talk.until("transcript", lambda: talk.events.get("input_audio_transcription_completed"))
+    if talk.events.get("input_speech_started") or talk.events.get("generation_created"):
+        raise Trouble("a turn that was to be ended by hand was not")
     text, _, _ = await take(await talk.session.generate_reply())
     if not text:
         raise Trouble("an empty answer after a commit")
@@ -210,14 +237,21 @@ async def error_then_reconnect(url: str, speech: bytes, rate: int) -> None:
     [error] = talk.events.pop("error")
     if not error.recoverable:
         raise Trouble("an error that should not have been fatal")
+    [told] = talk.server_events("error")
+    if told["error"]["event_id"] != "m":
+        raise Trouble(f"an error that does not name its cause: {told}")
     text, _, _ = await take(await talk.session.generate_reply())
     if not text:
         raise Trouble("no answer after an error")
     await talk.close()
-    again = Conversation(url, ServerVad(type="server_vad"))
-    text, _, _ = await take(await again.session.generate_reply())
-    if not text:
-        raise Trouble("no answer after connecting again")
+    again = Conversation(url, ServerVad(type="server_vad"), max_session_duration=1.0)
+    context = llm.ChatContext.empty()
+    context.add_message(role="user", content="My name is Ada.")
+    await again.session.update_chat_ctx(context)
+    await again.until("reconnection", lambda: again.events.get("session_reconnected"))
+    await again.until_event("session.created", 2)
+    if (asked := await again.prompt())[:1] != [("user", "My name is Ada.")]:
+        raise Trouble(f"asked with {asked} after connecting again")
     await again.close()
 
 

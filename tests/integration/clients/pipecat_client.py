@@ -8,6 +8,7 @@ It prints each step and ends with 0, or with the first thing that went wrong.
 """
 
 import asyncio
+import json
 import sys
 import wave
 from collections.abc import AsyncIterator, Callable
@@ -26,6 +27,8 @@ from pipecat.frames.frames import (
     LLMMessagesAppendFrame,
     LLMRunFrame,
     LLMTextFrame,
+    ProposedUserStartedSpeakingFrame,
+    ProposedUserStoppedSpeakingFrame,
     TTSAudioRawFrame,
     TTSStoppedFrame,
     TTSTextFrame,
@@ -43,6 +46,10 @@ from pipecat.services.openai.realtime.llm import OpenAIRealtimeLLMService
 from pipecat.workers.runner import WorkerRunner
 
 PATIENCE = 20.0
+ECHO = "Repeat the prompt as JSON."
+"""The scripted engine answers this with what it was asked."""
+LONG_ANSWER = "Here is the first sentence. The second one follows it."
+"""How its long answer begins."""
 WEATHER = FunctionSchema(
     name="get_weather",
     description="The weather of a city",
@@ -68,11 +75,21 @@ class Tap(FrameProcessor):
         await self.push_frame(frame, direction)
 
 
+class WatchedService(OpenAIRealtimeLLMService):
+    """The service as it is; the types of what it sends are written down."""
+
+    sent: tuple[str, ...] = ()
+
+    async def send_client_event(self, event: events.ClientEvent) -> None:
+        self.sent += (event.type,)
+        await super().send_client_event(event)
+
+
 class Bot:
     """A pipeline around the service, and all that passed through it."""
 
     def __init__(self, url: str, messages: list[Any], turn_detection: Any) -> None:
-        self.service = OpenAIRealtimeLLMService(
+        self.service = WatchedService(
             api_key="any",
             base_url=f"{url.replace('http', 'ws', 1)}/v1/realtime",
             settings=OpenAIRealtimeLLMService.Settings(
@@ -91,6 +108,7 @@ class Bot:
         self.calls: list[Any] = []
         self.added: list[Any] = []
         self.transcribed: list[str] = []
+        self.updates: list[Any] = []
         self.service.add_event_handler("on_conversation_item_created", self._note_item)
         self.service.add_event_handler("on_conversation_item_updated", self._note_update)
         context = LLMContext(messages, tools=ToolsSchema(standard_tools=[WEATHER]))
@@ -112,6 +130,8 @@ class Bot:
     async def _note_update(self, service: Any, item_id: str, item: Any) -> None:
         if item is None:  # so the service says that an item has been transcribed
             self.transcribed.append(item_id)
+        else:
+            self.updates.append(item)
 
     def frames(self, kind: type[Frame]) -> list[Any]:
         """Frames of a kind that the service sent on, or back."""
@@ -140,6 +160,30 @@ class Bot:
             await self.worker.queue_frame(
                 InputAudioRawFrame(audio=data, sample_rate=rate, num_channels=1)
             )
+
+    def statuses(self) -> list[str]:
+        """How each answer ended: an item is told twice, the second time by its response."""
+        ends = [item for item in self.updates if item.role == "assistant"]
+        return [
+            item.status
+            for number, item in enumerate(ends)
+            if item.id in [earlier.id for earlier in ends[:number]]
+        ]
+
+    async def prompt(self) -> list[tuple[str, str]]:
+        """The role and the text of each message that the engine is asked with."""
+        before = len(self.said())
+        count = len(self.statuses())
+        await self.service.send_client_event(
+            events.ResponseCreateEvent(
+                response=events.ResponseProperties(instructions=ECHO, output_modalities=["text"])
+            )
+        )
+        await self.until("prompt", lambda: len(self.statuses()) > count)
+        return [
+            (message["role"], "".join(part.get("text", "") for part in message["parts"]))
+            for message in json.loads(self.said()[before:])["messages"]
+        ]
 
     def check(self) -> None:
         if errors := self.frames(ErrorFrame):
@@ -180,7 +224,13 @@ async def history_and_typed_turn(url: str, speech: bytes, rate: int) -> None:
         message = {"role": "user", "content": "And something else."}
         await bot.service.queue_frame(LLMMessagesAppendFrame([message], run_llm=True))
         await bot.until("second answer", lambda: len(bot.said()) > first)
-        await bot.until("items", lambda: len(bot.added) >= 4)
+        await bot.until("second end", lambda: len(bot.statuses()) >= 2)
+        asked = await bot.prompt()
+        seeded = asked[0][1]
+        if asked[0][0] != "user" or not 0 <= seeded.find("My name is Ada.") < seeded.find("Say so"):
+            raise Trouble(f"asked with {asked}")
+        if "And something else." not in asked[2][1] or asked[1][0] != "assistant":
+            raise Trouble(f"asked with {asked}")
         bot.check()
 
 
@@ -189,6 +239,10 @@ async def spoken_turn(url: str, speech: bytes, rate: int) -> None:
         await bot.speak(speech, rate)
         await bot.until("sound", lambda: bot.audio_frames() > 3)
         await bot.until("transcript", lambda: bot.transcribed)
+        await bot.until("end", lambda: bot.statuses() == ["completed"])
+        for kind in (ProposedUserStartedSpeakingFrame, ProposedUserStoppedSpeakingFrame):
+            if not bot.frames(kind):
+                raise Trouble(f"no {kind.__name__}")
         bot.check()
 
 
@@ -205,13 +259,21 @@ async def tool_turn(url: str, speech: bytes, rate: int) -> None:
 async def interruption(url: str, speech: bytes, rate: int) -> None:
     async with run_bot(url, "Give me a long answer.") as bot:
         await bot.worker.queue_frame(LLMRunFrame())
-        await bot.until("sound", lambda: bot.audio_frames() > 5)
+        await bot.until("sound", lambda: bot.audio_frames() > 15)
         await bot.speak(speech, rate)
         await bot.until("transcript", lambda: bot.transcribed)
         heard = bot.audio_frames()
         await bot.until("answer to the interruption", lambda: bot.audio_frames() > heard + 5)
         if "the tenth" in bot.said():
             raise Trouble("the interrupted answer went on to its end")
+        await bot.until("end", lambda: len(bot.statuses()) >= 2)
+        if bot.statuses() != ["incomplete", "completed"]:
+            raise Trouble(f"the answers ended {bot.statuses()}")
+        if bot.service.sent.count("conversation.item.truncate") != 1:
+            raise Trouble(f"no truncation among {bot.service.sent}")
+        role, said = (await bot.prompt())[1]
+        if role != "assistant" or not said or not LONG_ANSWER.startswith(said.strip()):
+            raise Trouble(f"of the cut answer is left: {role} {said!r}")
         bot.check()
 
 
@@ -221,6 +283,11 @@ async def manual_commit(url: str, speech: bytes, rate: int) -> None:
         await bot.speak(speech, rate)
         await bot.worker.queue_frame(UserStoppedSpeakingFrame())
         await bot.until("sound", lambda: bot.audio_frames() > 3)
+        await bot.until("transcript", lambda: bot.transcribed)
+        if bot.service.sent.count("input_audio_buffer.commit") != 1:
+            raise Trouble(f"no commit among {bot.service.sent}")
+        if bot.frames(ProposedUserStartedSpeakingFrame):
+            raise Trouble("a turn that was to be ended by hand was not")
         bot.check()
 
 
@@ -232,13 +299,20 @@ async def error_then_reconnect(url: str, speech: bytes, rate: int) -> None:
             events.ConversationItemTruncateEvent(item_id="x", content_index=0, audio_end_ms=0)
         )
         await bot.until("error", lambda: bot.frames(ErrorFrame))
+        if "item_truncate_invalid_item_id" not in bot.frames(ErrorFrame)[0].error:
+            raise Trouble(f"the wrong error: {bot.frames(ErrorFrame)}")
         bot.first.frames.clear()
         bot.last.frames.clear()
         # In a whole bot the output transport says this; without it the old answer would be cut.
         await bot.service.queue_frame(BotStoppedSpeakingFrame(), FrameDirection.UPSTREAM)
         await bot.service.reset_conversation()
+        ends = len(bot.statuses())
         await bot.speak(speech, rate)
-        await bot.until("sound", lambda: bot.audio_frames() > 3)
+        await bot.until("end", lambda: len(bot.statuses()) > ends)
+        if bot.audio_frames() <= 3:
+            raise Trouble("a silent answer after connecting again")
+        if any("Hello." == text for _, text in await bot.prompt()):
+            raise Trouble("the conversation is still the one that was closed")
         bot.check()
 
 
