@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-import httpx
+import httpx2
 from huggingface_hub import HfApi, hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, LocalEntryNotFoundError
 
@@ -50,5 +50,5 @@ def fetch_gguf(hub_id: str, cache: Path) -> Path:
         raise HubError(f"{hub_id}: there is no such file") from error
     except HfHubHTTPError as error:
         raise HubError(f"{hub_id}: the hub said: {error}") from error
-    except (httpx.HTTPError, OSError, ValueError) as error:
+    except (httpx2.HTTPError, OSError, ValueError) as error:
         raise HubError(f"{hub_id}: {error}") from error
