@@ -112,6 +112,7 @@ class CascadeBackend:
             context_tokens=self._language.context_tokens,
             sees=self._language.sees,
             description=self._config.description,
+            recognizer=Path(self._config.recognizer).name,
             calls_tools=calls_tools(self._config.language),
             batch=batch_width(self._config.language),
             sampling=SAMPLING,

@@ -385,6 +385,7 @@ class EngineLost(EngineError):
 class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What an engine serves. ``context_tokens`` bounds prompt and answer together.
 
+    ``recognizer`` names what writes down speech, "" where the model hears by itself.
     ``calls_tools``: it can be told of tools. ``batch``: answers of the batch lane that run at the
     same time; 0: there is no such lane.
     ``sampling``: what it honours of a request's ``temperature``, ``top_p``, ``seed``, ``stop``.
@@ -396,6 +397,7 @@ class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
     context_tokens: int
     sees: bool = False
     description: str = ""
+    recognizer: str = ""
     calls_tools: bool = True
     batch: int = 0
     sampling: tuple[str, ...] = ()

@@ -37,9 +37,8 @@ def session_defaults(
 ) -> SessionConfig:
     """What a session is before its client has said anything."""
     if transcription:
-        return SessionConfig(
-            kind="transcription", model=spec.model, transcription=Transcription(model=spec.model)
-        )
+        recognizer = Transcription(model=spec.recognizer or spec.model)
+        return SessionConfig(kind="transcription", model=spec.model, transcription=recognizer)
     return SessionConfig(
         model=spec.model, instructions=instructions, voice=voice or spec.default_voice
     )

@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings, strategies as st
 from openai.types import Model
@@ -38,6 +39,14 @@ def test_a_session_starts_with_the_servers_own_defaults() -> None:
     assert (REALTIME.model, REALTIME.voice, REALTIME.instructions) == ("ours", "low", "Be kind.")
     assert session_defaults(False, SPEC, "", "high").voice == "high"
     assert LISTENER.kind == "transcription"
+    assert LISTENER.transcription is not None and LISTENER.transcription.model == "ours"
+
+
+def test_a_transcription_session_names_what_writes_down_speech() -> None:
+    spec = msgspec.structs.replace(SPEC, recognizer="whisper-tiny.en")
+    config = session_defaults(True, spec, "", None)
+    assert config.transcription is not None
+    assert config.transcription.model == "whisper-tiny.en"
     assert LISTENER.transcription is not None
 
 
