@@ -383,6 +383,25 @@ def test_a_restarted_server_is_given_the_conversation(visit: Visiting) -> None:
     page.is_well()
 
 
+def test_a_missing_model_is_told_until_it_speaks_again(visit: Visiting) -> None:
+    doors: list[WebSocketRoute] = []
+
+    def pass_on(socket: WebSocketRoute) -> None:
+        doors.append(socket)
+        socket.connect_to_server()
+
+    page = visit(route=pass_on)
+    page.type("Are you there?")
+    page.until("d.items.some(i => i.role === 'assistant' && i.final && i.heard)")
+    error = {"type": "server_error", "code": "engine_unavailable", "message": "Not now."}
+    failed = {"id": "resp_0", "status": "failed", "output": [], "status_details": {"error": error}}
+    doors[0].send(json.dumps({"type": "response.done", "response": failed}))
+    page.until("d.state.trouble === 'absent'")
+    page.type("And now?")
+    page.until("d.state.trouble === null && d.items.filter(i => i.heard).length === 2")
+    page.is_well()
+
+
 # -- looks ----------------------------------------------------------------------------------
 
 
@@ -416,6 +435,34 @@ def test_the_settings_open_on_a_phone_and_close_again(visit: Visiting) -> None:
     assert page.page.is_visible("select[name=voice]")
     page.page.keyboard.press("Escape")
     page.page.wait_for_selector("#panel", state="hidden")
+    page.is_well()
+
+
+def test_the_newest_line_stays_in_view_until_somebody_scrolls_up(visit: Visiting) -> None:
+    page = visit()
+    at_the_end = "scroller.scrollHeight - scroller.scrollTop - scroller.clientHeight < 2"
+    page.page.evaluate(
+        """() => {
+          const list = document.querySelector("#lines");
+          window.grow = () => {
+            const line = document.createElement("li");
+            line.style.height = "900px";
+            list.append(line);
+          };
+          // Each time the list has grown, it grows again before the page hears of its scrolling.
+          new ResizeObserver(() => list.children.length < 5 && setTimeout(window.grow))
+            .observe(list);
+        }"""
+    )
+    page.until(f"document.querySelectorAll('#lines li').length === 5 && {at_the_end}")
+
+    page.page.locator("#scroller").hover()
+    page.page.mouse.wheel(0, -400)
+    page.until(f"!({at_the_end})")
+    top = page.read("scroller.scrollTop")
+    page.page.evaluate("window.grow()")
+    page.until(f"document.querySelectorAll('#lines li').length === 6 && !({at_the_end})")
+    assert page.read("scroller.scrollTop") <= top
     page.is_well()
 
 

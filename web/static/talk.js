@@ -34,6 +34,7 @@ const state = {
   playing: null, // the id of the item being played
   interrupts: true,
   voiceIsFixed: false, // a session keeps its voice from its first sound on
+  modelIsAbsent: false, // the server is there, its model not yet
   known: new Set(), // the items that the present session has
   responseDone: null,
   idleTimer: 0,
@@ -80,6 +81,7 @@ const media = new Media({
   started: (id) => {
     state.playing = id;
     state.awaiting = false;
+    if (banner.reason === "absent") banner.hide();
     conversation.audioStarted(id, now() + media.outputLatencyMs);
     show();
   },
@@ -245,8 +247,9 @@ function responseDone({ response }) {
   if (silent && !state.userSpeaking && state.playing === null) state.awaiting = false;
   state.responseDone?.();
   if (response.status === "failed") {
-    const message = response.status_details?.error?.message;
-    banner.say("The answer failed.", message ?? "Say or type it again.");
+    const { code, message } = response.status_details?.error ?? {};
+    if (code === "engine_unavailable") banner.tell("absent");
+    else banner.say("The answer failed.", message ?? "Say or type it again.");
   }
   idleSoon();
 }
@@ -254,7 +257,8 @@ function responseDone({ response }) {
 function serverComplained({ error }) {
   if (isHarmless(error)) return;
   counters.errors.push(error.code ?? error.type);
-  banner.say("The server did not accept something.", error.message);
+  if (error.code === "engine_unavailable") banner.tell("absent");
+  else banner.say("The server did not accept something.", error.message);
 }
 
 // --- speaking and interrupting ---
@@ -434,6 +438,7 @@ async function renew() {
 /** A server that is still starting has no models to tell yet: it is asked again. */
 async function loadModels() {
   const answer = await panel.load();
+  state.modelIsAbsent = answer === "full";
   if (answer === "refused") askForKey(panel.key !== "");
   else if (answer !== "well") setTimeout(() => attempt(loadModels()), MODELS_AGAIN_MS);
   show();
@@ -496,7 +501,7 @@ function activity() {
   if (state.userSpeaking) return "Hearing you";
   if (state.awaiting) return "Thinking";
   if (state.talking) return state.muted ? "Muted" : "Listening";
-  return "Press to talk";
+  return state.modelIsAbsent ? "The model is starting…" : "Press to talk";
 }
 
 function show() {

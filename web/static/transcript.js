@@ -25,6 +25,7 @@ export class Transcript {
   #rows = new Map();
   #conversation = null;
   #pinned = true;
+  #top = 0;
 
   /** `names()` gives {you, voice}; finished lines are told to `announcer`, a live region. */
   constructor({ list, scroller, announcer, names }) {
@@ -32,10 +33,7 @@ export class Transcript {
     this.#scroller = scroller;
     this.#announcer = announcer;
     this.#names = names;
-    scroller.addEventListener("scroll", () => {
-      const below = scroller.scrollHeight - scroller.scrollTop - scroller.clientHeight;
-      this.#pinned = below < 48;
-    });
+    scroller.addEventListener("scroll", () => this.#scrolled());
     const grown = new ResizeObserver(() => this.#follow());
     grown.observe(scroller);
     grown.observe(list);
@@ -125,6 +123,14 @@ export class Transcript {
     if (row.dataset.announced) return;
     row.dataset.announced = "yes";
     this.#announcer.textContent = text;
+  }
+
+  /** Only a way up lets go of the end: lines that grow since the last scroll leave it behind, too. */
+  #scrolled() {
+    const { scrollTop, scrollHeight, clientHeight } = this.#scroller;
+    if (scrollHeight - scrollTop - clientHeight < 48) this.#pinned = true;
+    else if (scrollTop < this.#top) this.#pinned = false;
+    this.#top = scrollTop;
   }
 
   #follow() {

@@ -77,6 +77,11 @@ const WORDS = {
     advice: "The conversation goes on by itself as soon as it is back.",
     action: "retry",
   },
+  absent: {
+    title: "The model is restarting.",
+    advice: "That may take a minute on a slow machine. Say or type it again then.",
+    action: null,
+  },
   lost: {
     title: "The line to the server is broken.",
     advice: "It is opened again by itself. Is the server running, and are you online?",
