@@ -1,5 +1,6 @@
 """The ``openai-agents`` package's realtime session, unmodified, through what it does."""
 
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -53,6 +54,10 @@ class Run:
             and event.data.data["type"] == kind
         ]
 
+    def audio_ms(self) -> float:
+        """How much speech has come."""
+        return sum(len(e.audio.data) for e in self.events if e.type == "audio") / 48
+
     def troubles(self) -> list[Any]:
         return [event for event in self.events if event.type in ("error", "exception")]
 
@@ -60,6 +65,18 @@ class Run:
         with anyio.fail_after(20):
             while not condition():
                 await self._changed.wait()
+
+    async def prompt(self) -> list[tuple[str, str]]:
+        """The role and the text of each message that the engine is asked with."""
+        answers = len(self.raw("response.done"))
+        response = {"instructions": "repeat the prompt as json", "output_modalities": ["text"]}
+        await self.send_raw("response.create", response=response)
+        await self.answered(answers + 1)
+        text = self.raw("response.output_text.done")[-1]["text"]
+        return [
+            (message["role"], "".join(part.get("text", "") for part in message["parts"]))
+            for message in json.loads(text)["messages"]
+        ]
 
     async def answered(self, count: int = 1) -> None:
         await self.until(lambda: len(self.raw("response.done")) >= count)
@@ -87,6 +104,12 @@ async def run_agent(server: Server, **settings: Any) -> AsyncIterator[Run]:
         await run.until(lambda: len(run.raw("session.updated")) >= 2)
         yield run
         tasks.cancel_scope.cancel()
+
+
+def said(run: Run) -> str:
+    """What the only answer said."""
+    [done] = run.raw("response.output_audio_transcript.done")
+    return str(done["transcript"])
 
 
 async def test_a_session_connects_and_shows_what_it_was_configured_with(server: Server) -> None:
@@ -131,7 +154,7 @@ async def test_a_tool_is_called_and_its_output_is_said(server: Server) -> None:
 async def test_speaking_interrupts_and_the_answer_is_cut(server: Server, question: bytes) -> None:
     async with run_agent(server) as run:
         await run.session.send_message("Give me a long answer.")
-        await run.until(lambda: run.kinds().count("audio") >= 3)
+        await run.until(lambda: run.audio_ms() >= 2000)
         for start in range(0, len(question), 4800):
             await run.session.send_audio(question[start : start + 4800])
         await run.until(lambda: "audio_interrupted" in run.kinds())
@@ -140,6 +163,10 @@ async def test_speaking_interrupts_and_the_answer_is_cut(server: Server, questio
         first, second = run.raw("response.done")[:2]
         assert first["response"]["status"] == "cancelled"
         assert second["response"]["status"] == "completed"
+        role, heard = (await run.prompt())[1]
+        assert role == "assistant"
+        assert heard.startswith("Here is the first sentence.")
+        assert "the tenth" not in heard
         assert run.troubles() == []
 
 
@@ -160,6 +187,9 @@ async def test_a_buffer_is_committed_by_hand(server: Server, question: bytes) ->
         assert run.raw("session.updated")[-1]["session"]["audio"]["input"]["turn_detection"] is None
         await run.session.send_audio(question, commit=True)
         await run.until(lambda: run.raw("input_audio_buffer.committed"))
+        await run.until(lambda: "input_audio_transcription_completed" in run.kinds())
+        assert run.raw("input_audio_buffer.speech_started") == []
+        assert run.raw("response.created") == []
         await run.send_raw("response.create")
         await run.answered()
         assert run.troubles() == []
@@ -175,6 +205,7 @@ async def test_history_is_seeded(server: Server) -> None:
             "user",
             "assistant",
         ]
+        assert await run.prompt() == [("user", "Hi."), ("assistant", "Hi.")]
         assert run.troubles() == []
 
 
@@ -184,8 +215,10 @@ async def test_an_error_is_told_and_the_session_goes_on(server: Server) -> None:
         await run.until(run.troubles)
         [trouble] = run.troubles()
         assert trouble.error.event_id == "mine"
+        assert trouble.error.code == "item_delete_invalid_item_id"
         await run.session.send_message("Hello.")
         await run.answered()
+        assert run.troubles() == [trouble]
 
 
 async def test_a_closed_session_can_be_followed_by_another(server: Server) -> None:
@@ -193,4 +226,6 @@ async def test_a_closed_session_can_be_followed_by_another(server: Server) -> No
         async with run_agent(server) as run:
             await run.session.send_message("Hello.")
             await run.answered()
+            assert await run.prompt() == [("user", "Hello."), ("assistant", said(run))]
+            assert run.troubles() == []
             await run.session.close()

@@ -11,6 +11,7 @@ import pytest
 from openai import AsyncOpenAI
 from openai.resources.realtime.realtime import AsyncRealtimeConnection
 from openai.types.realtime import RealtimeServerEvent
+from openai.types.websocket_reconnection import ReconnectingEvent
 from pydantic import TypeAdapter
 
 from load_tests.server import Server
@@ -78,11 +79,27 @@ class Session:
         )
         return await self.until("conversation.item.done")
 
+    async def prompt(self) -> list[tuple[str, str]]:
+        """The role and the text of each message that the engine is asked with."""
+        await self.connection.response.create(
+            response={
+                "conversation": "none",
+                "output_modalities": ["text"],
+                "instructions": "repeat the prompt as json",
+            }
+        )
+        text = (await self.until("response.output_text.done")).text
+        await self.until("response.done")
+        return [
+            (message["role"], "".join(part.get("text", "") for part in message["parts"]))
+            for message in json.loads(text)["messages"]
+        ]
+
 
 @asynccontextmanager
-async def open_session(server: Server) -> AsyncIterator[Session]:
+async def open_session(server: Server, **options: Any) -> AsyncIterator[Session]:
     client = AsyncOpenAI(api_key="any", base_url=f"{server.url}/v1")
-    async with client, client.realtime.connect(model="gpt-realtime") as connection:
+    async with client, client.realtime.connect(model="gpt-realtime", **options) as connection:
         session = Session(connection)
         created = await session.until("session.created")
         assert created.session.type == "realtime"
@@ -141,8 +158,11 @@ async def test_history_is_seeded_where_it_is_asked_for(server: Server) -> None:
         await session.connection.conversation.item.retrieve(item_id="middle")
         retrieved = await session.until("conversation.item.retrieved")
         assert retrieved.item.content[0].text == "The middle one."
+        typed = ("user", "The first one. The last one.")
+        assert await session.prompt() == [typed, ("assistant", "The middle one.")]
         await session.connection.conversation.item.delete(item_id="middle")
         assert (await session.until("conversation.item.deleted")).item_id == "middle"
+        assert await session.prompt() == [typed]
 
 
 async def test_a_typed_turn_is_answered_in_text(server: Server) -> None:
@@ -193,8 +213,10 @@ async def test_speaking_interrupts_an_answer_which_is_cut_to_what_was_heard(
         await session.listen({"type": "server_vad", "interrupt_response": True})
         await session.say("Give me a long answer.")
         await session.connection.response.create()
-        delta = await session.until("response.output_audio.delta")
-        await session.until("response.output_audio.delta")
+        sent = 0
+        while sent < 1700 * 48:
+            delta = await session.until("response.output_audio.delta")
+            sent += len(base64.b64decode(delta.delta))
         await session.speak(question)
         await session.until("input_audio_buffer.speech_started")
         done = await session.until("response.done")
@@ -202,11 +224,12 @@ async def test_speaking_interrupts_an_answer_which_is_cut_to_what_was_heard(
         assert done.response.status_details.reason == "turn_detected"
         assert done.response.output[0].status == "incomplete"
         await session.connection.conversation.item.truncate(
-            item_id=delta.item_id, content_index=0, audio_end_ms=100
+            item_id=delta.item_id, content_index=0, audio_end_ms=1600
         )
         truncated = await session.until("conversation.item.truncated")
-        assert truncated.audio_end_ms == 100
+        assert truncated.audio_end_ms == 1600
         assert (await session.until("response.done")).response.status == "completed"
+        assert (await session.prompt())[1] == ("assistant", "Here is the first sentence.")
 
 
 async def test_a_buffer_that_is_committed_by_hand_is_answered_when_asked(
@@ -245,6 +268,26 @@ async def test_a_closed_session_can_be_followed_by_another(server: Server) -> No
             await session.connection.response.create()
             await session.until("response.done")
             await session.connection.close()
+
+
+async def test_a_client_that_lost_its_connection_connects_again_by_itself(server: Server) -> None:
+    codes = []
+
+    def reconnect(event: ReconnectingEvent) -> None:
+        codes.append(event.close_code)
+
+    async with open_session(server, on_reconnecting=reconnect, initial_delay=0.01) as session:
+        await session.say("Hello.")
+        session.connection._connection.transport.abort()
+        with anyio.fail_after(20):
+            async for event in session.connection:
+                if event.type == "session.created":
+                    break
+        assert codes == [1006]
+        assert await session.prompt() == []
+        await session.say("Hello again.")
+        await session.connection.response.create()
+        assert (await session.until("response.done")).response.status == "completed"
 
 
 async def test_a_transcription_session_only_writes_down(server: Server, question: bytes) -> None:

@@ -193,7 +193,7 @@ async def interruption(url: str, speech: bytes, rate: int) -> None:
     await talk.session.update_chat_ctx(context)
     generation = await talk.session.generate_reply()
     async for message in generation.message_stream:
-        await talk.until_event("response.output_audio.delta", 10)
+        await talk.until_event("response.output_audio.delta", 20)
         talk.push(speech, rate)
         await talk.until("speech", lambda: talk.events.get("input_speech_started"))
         talk.session.interrupt()

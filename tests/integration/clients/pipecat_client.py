@@ -48,7 +48,10 @@ from pipecat.workers.runner import WorkerRunner
 PATIENCE = 20.0
 ECHO = "Repeat the prompt as JSON."
 """The scripted engine answers this with what it was asked."""
-LONG_ANSWER = "Here is the first sentence. The second one follows it."
+LONG_ANSWER = (
+    "Here is the first sentence. The second one follows it. A third one is not far. "
+    "The fourth has some more words in it."
+)
 """How its long answer begins."""
 WEATHER = FunctionSchema(
     name="get_weather",
@@ -259,7 +262,7 @@ async def tool_turn(url: str, speech: bytes, rate: int) -> None:
 async def interruption(url: str, speech: bytes, rate: int) -> None:
     async with run_bot(url, "Give me a long answer.") as bot:
         await bot.worker.queue_frame(LLMRunFrame())
-        await bot.until("sound", lambda: bot.audio_frames() > 15)
+        await bot.until("sound", lambda: bot.audio_frames() > 35)
         await bot.speak(speech, rate)
         await bot.until("transcript", lambda: bot.transcribed)
         heard = bot.audio_frames()
