@@ -82,6 +82,11 @@ def test_a_certificate_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 # -- in its own -----------------------------------------------------------------------------
 
+ENVIRON = {
+    name: value for name, value in os.environ.items() if not name.startswith("DUOLOGUE_TEST_")
+}
+"""Without the suite's own variables, which the server does not know."""
+
 
 class Running:
     def __init__(self, process: subprocess.Popen[str]) -> None:
@@ -114,6 +119,7 @@ def serving(*flags: str, folder: Path) -> Iterator[Running]:
     process = subprocess.Popen(
         [*command, "--port", "0", *flags],
         cwd=folder,
+        env=ENVIRON,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
@@ -130,7 +136,7 @@ def failing(*flags: str, folder: Path, **environ: str) -> tuple[int, str]:
     done = subprocess.run(
         command,
         cwd=folder,
-        env={**os.environ, **environ},
+        env={**ENVIRON, **environ},
         capture_output=True,
         text=True,
         timeout=60,
