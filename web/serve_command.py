@@ -171,6 +171,8 @@ async def _announce(
     service: Service, settings: Settings, port: int, made_up_key: str | None, say: Say
 ) -> None:
     """Say where the server is once it can talk. Raises ServeError if the model can't start."""
+    if not service.ready:
+        say("Starting the model.")
     while not service.ready:
         trouble = service.trouble()
         if trouble:

@@ -175,6 +175,7 @@ def test_a_model_that_cannot_start_ends_the_server_with_its_reason(tmp_path: Pat
 @pytest.mark.weights
 def test_it_says_where_it_is_and_ends_when_told(tmp_path: Path) -> None:
     with serving("--drain-seconds", "0", folder=tmp_path) as running:
+        assert running.lines[0] == "Starting the model."
         with httpx.Client(trust_env=False) as http:
             assert http.get(f"{running.url}/ready").status_code == 200
         running.process.send_signal(signal.SIGTERM)
