@@ -9,6 +9,7 @@ import argparse
 import dataclasses
 import difflib
 import ipaddress
+import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -18,6 +19,9 @@ from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 from duologue.sessions.session_config import SessionLimits, TurnPolicy
 
 PREFIX: Final = "DUOLOGUE_"
+_SERVICE_LINK: Final = re.compile(
+    PREFIX + r"(SERVICE_HOST|SERVICE_PORT\w*|PORT_\d+_(TCP|UDP|SCTP)\w*)"
+)
 FILE: Final = Path("duologue.toml")
 """Read from the current folder when no file is named."""
 
@@ -394,11 +398,21 @@ def _read_file(path: Path) -> dict[str, object]:
     return found
 
 
+def _is_service_link(variable: str, text: str) -> bool:
+    """Whether Kubernetes or Docker tells of a service that is called duologue, as they do with
+    variables of its name in every container beside it."""
+    return _SERVICE_LINK.fullmatch(variable) is not None or (
+        variable == PREFIX + "PORT" and text.startswith(("tcp://", "udp://"))
+    )
+
+
 def _read_environment(environ: Mapping[str, str]) -> dict[str, object]:
     by_variable = {setting.variable: setting for setting in SETTINGS.values()}
     found: dict[str, object] = {}
     for variable, text in environ.items():
         if not variable.startswith(PREFIX) or variable == PREFIX + "CONFIG":
+            continue
+        if _is_service_link(variable, text):
             continue
         setting = by_variable.get(variable)
         if setting is None:

@@ -53,6 +53,18 @@ def test_flags_win_over_the_environment_and_that_over_the_file() -> None:
     assert (settings.port, settings.voice, settings.log_level) == (3, "environment", "debug")
 
 
+def test_what_containers_are_told_of_a_service_of_this_name_is_no_setting() -> None:
+    environ = {
+        "DUOLOGUE_SERVICE_HOST": "10.0.0.7",
+        "DUOLOGUE_SERVICE_PORT": "8765",
+        "DUOLOGUE_SERVICE_PORT_HTTP": "8765",
+        "DUOLOGUE_PORT": "tcp://10.0.0.7:8765",
+        "DUOLOGUE_PORT_8765_TCP": "tcp://10.0.0.7:8765",
+        "DUOLOGUE_PORT_8765_TCP_ADDR": "10.0.0.7",
+    }
+    assert load(environ=environ) == load()
+
+
 def test_a_file_can_be_named(tmp_path: Path) -> None:
     other = tmp_path / "other.toml"
     other.write_text("port = 5")
