@@ -69,8 +69,9 @@ class ClauseSplitter:
         return clauses
 
     def flush(self) -> list[str]:
-        """The text is over; returns what is left of it, one clause or none."""
+        """The text is over or stops for a while; returns what is left of it, one clause or none."""
         rest, self._pending, self._looked_at = self._pending, "", 0
+        self._first = self._first and not rest
         return [rest] if rest else []
 
     def _next_cut(self) -> int | None:

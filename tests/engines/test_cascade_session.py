@@ -70,7 +70,7 @@ class Setting:
         self.session = CascadeSession(
             OpenSession(session="s"),
             Stages(
-                Recognition(self.recognizer, StandInDetector(), Pulse()),
+                Recognition(self.recognizer, StandInDetector(), Pulse(), lambda: 0.0),
                 self.language,
                 Voices(VoiceCatalogue([synthesizer]), Pulse()),
             ),

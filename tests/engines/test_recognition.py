@@ -92,13 +92,14 @@ class Room:
     async def settle(self) -> None:
         """Until nothing is under way any more."""
         with anyio.fail_after(PATIENCE_S):
+            await anyio.wait_all_tasks_blocked()
             while not (
                 self.recognition._thread.turnstile.idle
                 and self.recognition._detector_thread.turnstile.idle
             ):
                 # A hop to a thread and back leaves the others room to run.
                 await anyio.to_thread.run_sync(lambda: None)
-            await anyio.wait_all_tasks_blocked()
+                await anyio.wait_all_tasks_blocked()
 
     async def arrive(self) -> None:
         """Until the recogniser is at its gate."""

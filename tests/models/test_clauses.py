@@ -51,6 +51,13 @@ def test_a_number_that_is_still_growing_is_not_cut() -> None:
     assert splitter.flush() == ["It is 3.5 now"]
 
 
+def test_what_follows_a_text_that_was_broken_off_is_no_first_clause() -> None:
+    splitter = ClauseSplitter()
+    assert splitter.push("Let me") == []
+    assert splitter.flush() == ["Let me"]
+    assert splitter.push("Done, I think. ") == ["Done, I think."]
+
+
 def test_a_hurried_clause_ends_early_but_not_on_a_word_that_leans_on_the_next() -> None:
     splitter = ClauseSplitter(lambda letters: True)
     text = "Good day! The weather is mild with a clear sky and a breeze, or so they say, of course."
