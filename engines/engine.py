@@ -17,6 +17,8 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from duologue.engines.duplex import DuplexSpec
+
 HEARD_RATE = 16_000
 """Sample rate of audio that goes to an engine, in Hz."""
 
@@ -389,6 +391,8 @@ class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
     ``calls_tools``: it can be told of tools. ``batch``: answers of the batch lane that run at the
     same time; 0: there is no such lane.
     ``sampling``: what it honours of a request's ``temperature``, ``top_p``, ``seed``, ``stop``.
+    ``duplex``: it is frame-locked, and takes the commands of :mod:`duologue.engines.duplex` instead
+    of those here.
     """
 
     model: str
@@ -401,6 +405,7 @@ class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
     calls_tools: bool = True
     batch: int = 0
     sampling: tuple[str, ...] = ()
+    duplex: DuplexSpec | None = None
 
 
 class EngineStream(Protocol):

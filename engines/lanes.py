@@ -7,15 +7,16 @@ The end of either stream is the death of the other side.
 Order. Each lane keeps its order; the lanes overtake each other. What may overtake what:
 
 - To the worker, the data lane has ConfigureListening, Hear, EndUtterance, DropUtterance,
-  JudgeTurn, Prepare, Respond and AlignSpeech, so that nothing passes the audio it is about. The
-  control lane has OpenSession, CloseSession and Acknowledge. A close overtakes what is queued for
-  its session, which is then dropped. An open needs no order: nothing is sent on a session before
-  the worker has admitted it.
+  JudgeTurn, Prepare, Respond, AlignSpeech and all that frame-locked sessions send, so that nothing
+  passes the audio it is about. The control lane has OpenSession, CloseSession and Acknowledge. A
+  close overtakes what is queued for its session, which is then dropped. An open needs no order:
+  nothing is sent on a session before the worker has admitted it.
 - CancelResponse takes both lanes: on control it overtakes, on data it follows its Respond and
   can't miss it. The worker passes on the first one that finds the answer alive.
 - To the gateway, the data lane has everything that belongs to an answer, so that ResponseEnded
-  never passes the speech before it. The control lane has the rest: transcripts, judgements and
-  alignments keep their order among themselves and overtake speech.
+  never passes the speech before it, and all that frame-locked sessions say. The control lane has
+  the rest: transcripts, judgements and alignments keep their order among themselves and overtake
+  speech.
 
 Backpressure. What is queued for a lane is bounded in bytes. Control is never dropped and data
 waits; when the other side takes nothing for :attr:`LaneLimits.stall_s`, or more than
@@ -29,11 +30,12 @@ import struct
 from collections import deque
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar, get_args
 
 import anyio
 import msgspec
 
+from duologue.engines.duplex import DuplexCommand, DuplexOutput
 from duologue.engines.engine import (
     Acknowledge,
     CancelResponse,
@@ -112,8 +114,8 @@ class Draining(msgspec.Struct, frozen=True, tag=True):
     """The worker takes no more sessions and ends when those that it has are closed."""
 
 
-ToWorker = Hello | Command
-ToGateway = Welcome | Admitted | Refused | Draining | Output
+ToWorker = Hello | Command | DuplexCommand
+ToGateway = Welcome | Admitted | Refused | Draining | Output | DuplexOutput
 
 _CONTROL_COMMANDS = frozenset({OpenSession, CloseSession, Acknowledge})
 _DATA_OUTPUTS = frozenset(
@@ -125,6 +127,7 @@ _DATA_OUTPUTS = frozenset(
         ToolCallDelta,
         ToolCallEnded,
         ResponseEnded,
+        *get_args(DuplexOutput),
     }
 )
 
@@ -393,7 +396,7 @@ def gateway_lane(stream: Wire, limits: LaneLimits) -> Lane[ToGateway]:
     return Lane(stream, _TO_GATEWAY, limits)
 
 
-def send_command(link: Link[ToGateway], command: Command) -> None:
+def send_command(link: Link[ToGateway], command: Command | DuplexCommand) -> None:
     """Queue a command on its lane. Raises as :meth:`Lane.send` does."""
     if type(command) is CancelResponse:
         link.control.send(command)
@@ -404,7 +407,7 @@ def send_command(link: Link[ToGateway], command: Command) -> None:
         link.data.send(command)
 
 
-def send_output(link: Link[ToWorker], output: Output) -> None:
+def send_output(link: Link[ToWorker], output: Output | DuplexOutput) -> None:
     """Queue an output on its lane. Raises as :meth:`Lane.send` does."""
     lane = link.data if type(output) in _DATA_OUTPUTS else link.control
     lane.send(output)

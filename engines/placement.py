@@ -1,10 +1,11 @@
 """Which of several workers of one model takes a session. The choice is for the session's life."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import anyio
 
+from duologue.engines.duplex_stream import DuplexPlace
 from duologue.engines.engine import (
     EngineFull,
     EngineSpec,
@@ -14,6 +15,9 @@ from duologue.engines.engine import (
 
 RETRY_AFTER_S = 2.0
 """What a client is told when no replica is ready, in seconds."""
+
+
+Stream = TypeVar("Stream")
 
 
 class Replica(Protocol):
@@ -37,6 +41,8 @@ class Replica(Protocol):
     async def wait_ready(self) -> None: ...
 
     async def open(self, session: str) -> EngineStream: ...
+
+    async def open_duplex(self, session: str) -> DuplexPlace: ...
 
     async def open_batch(self, session: str) -> EngineStream: ...
 
@@ -110,14 +116,16 @@ class PlacedEngine:
         """
         return await _first([replica.open for replica in by_room(self._replicas)], session)
 
+    async def open_duplex(self, session: str) -> DuplexPlace:
+        """As :meth:`open`, of frame-locked workers."""
+        return await _first([replica.open_duplex for replica in by_room(self._replicas)], session)
+
     async def open_batch(self, session: str) -> EngineStream:
         """A place in the batch lane of the replica where it is shortest. Raises as :meth:`open`."""
         return await _first([replica.open_batch for replica in by_queue(self._replicas)], session)
 
 
-async def _first(
-    openings: Sequence[Callable[[str], Awaitable[EngineStream]]], session: str
-) -> EngineStream:
+async def _first(openings: Sequence[Callable[[str], Awaitable[Stream]]], session: str) -> Stream:
     """The first place that is given; of several that are full, the one with room soonest tells
     when to come again."""
     soonest: EngineFull | None = None

@@ -5,13 +5,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 import anyio
 import anyio.abc
 from anyio.streams.memory import MemoryObjectSendStream
 
 from duologue.engines.batch_lane import BatchLane
+from duologue.engines.duplex import DuplexCommand, DuplexOutput
 from duologue.engines.engine import (
     CancelResponse,
     CloseSession,
@@ -125,7 +126,7 @@ class Places:
         while self._places:
             await self._changed.wait()
 
-    def emit(self, output: Output) -> None:
+    def emit(self, output: Output | DuplexOutput) -> None:
         """Send an output to its session's gateway; what is for a closed session is dropped."""
         place = self._places.get(output.session)
         if place is None:
@@ -223,6 +224,11 @@ class Places:
             elif place is None or place.link is not link:
                 # Closed while this was on its way.
                 continue
+            elif isinstance(command, DuplexCommand):
+                if self._spec.duplex is None:
+                    raise LaneBroken("it takes the engine for a frame-locked one")
+                # Only backends whose spec says so get these, and they take both.
+                await self._pass(cast(Command, command))
             elif isinstance(command, CancelResponse):
                 if place.answers.get(command.generation) is False:
                     place.answers[command.generation] = True

@@ -5,11 +5,13 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import anyio
 import anyio.abc
 import msgspec
 
+from duologue.engines.duplex import DuplexCommand, DuplexOutput
 from duologue.engines.engine import (
     AlignSpeech,
     CloseSession,
@@ -73,15 +75,15 @@ class RemoteStream:
         alias: str,
         link: Link[ToGateway],
         inbox: int,
-        on_close: Callable[[str], None],
+        engine: "RemoteEngine",
         batch: bool = False,
     ) -> None:
         self._session = session
-        self._alias = alias
+        self.alias = alias
         self.batch = batch
         self._link = link
-        self._on_close = on_close
-        self._inbox: deque[Output] = deque()
+        self._engine = engine
+        self._inbox: deque[Output | DuplexOutput] = deque()
         self._inbox_size = inbox
         self._something = anyio.Event()
         self._yielded = True
@@ -95,7 +97,7 @@ class RemoteStream:
         """Outputs that wait for the reader."""
         return len(self._inbox)
 
-    def send(self, command: Command) -> None:
+    def send(self, command: Command | DuplexCommand) -> None:
         """Queue a command; never waits. Raises EngineLost when the worker is gone.
 
         A request that no frame can hold is answered here: the answer fails with
@@ -104,7 +106,7 @@ class RemoteStream:
         if self._lost:
             raise EngineLost(self._lost)
         try:
-            send_command(self._link, msgspec.structs.replace(command, session=self._alias))
+            send_command(self._link, msgspec.structs.replace(command, session=self.alias))
         except MessageTooLarge as error:
             self._refuse(command, error)
         except LaneBroken as error:
@@ -113,6 +115,14 @@ class RemoteStream:
 
     async def receive(self) -> Output:
         """The next output, in order. Raises EngineLost after the last one that came."""
+        # An engine that is not frame-locked says nothing else.
+        return cast(Output, await self._next())
+
+    async def receive_duplex(self) -> DuplexOutput:
+        """As :meth:`receive`, of a frame-locked engine."""
+        return cast(DuplexOutput, await self._next())
+
+    async def _next(self) -> Output | DuplexOutput:
         if self._inbox and not self._yielded:
             # A long inbox must not keep other tasks from their turns.
             await anyio.lowlevel.checkpoint()
@@ -126,6 +136,10 @@ class RemoteStream:
         self._yielded = not self._inbox
         return output
 
+    async def open_beside(self, session: str) -> "RemoteStream":
+        """Another place on the same worker. Raises EngineFull, EngineUnavailable."""
+        return await self._engine.open(session)
+
     async def aclose(self) -> None:
         """Give the place back."""
         self.close("the stream was closed")
@@ -135,11 +149,11 @@ class RemoteStream:
         if not self._lost:
             self.lose(reason)
             try:
-                send_command(self._link, CloseSession(session=self._alias))
+                send_command(self._link, CloseSession(session=self.alias))
             except LaneBroken as error:
                 self._link.fail(str(error))
         self._inbox.clear()
-        self._on_close(self._alias)
+        self._engine.forget(self.alias)
 
     async def admission(self) -> Refused | None:
         """Wait for the worker's answer: ``None`` when the session is admitted."""
@@ -152,7 +166,7 @@ class RemoteStream:
         self.admitted = refusal is None
         self._answered.set()
 
-    def deliver(self, output: Output) -> bool:
+    def deliver(self, output: Output | DuplexOutput) -> bool:
         """Put an output into the inbox; false when it is full."""
         if len(self._inbox) >= self._inbox_size:
             return False
@@ -166,7 +180,7 @@ class RemoteStream:
         self._something.set()
         self._answered.set()
 
-    def _refuse(self, command: Command, error: MessageTooLarge) -> None:
+    def _refuse(self, command: Command | DuplexCommand, error: MessageTooLarge) -> None:
         match command:
             case Respond(generation=generation):
                 failure = EngineFailure("context_too_long", "the request is too large")
@@ -231,6 +245,10 @@ class RemoteEngine:
         """A place for the session. Raises EngineFull, EngineUnavailable."""
         return await self._open(session, batch=False)
 
+    async def open_duplex(self, session: str) -> RemoteStream:
+        """As :meth:`open`, to be read by :meth:`RemoteStream.receive_duplex`."""
+        return await self._open(session, batch=False)
+
     async def open_batch(self, session: str) -> RemoteStream:
         """A place in the batch lane. Raises EngineFull, EngineUnavailable."""
         return await self._open(session, batch=True)
@@ -241,7 +259,7 @@ class RemoteEngine:
             raise EngineUnavailable(self._limits.retry_after_s)
         # Names on the wire are never used twice: what is late for a closed session finds no one.
         alias = f"{session}/{next(self._numbers)}"
-        stream = RemoteStream(session, alias, link, self._limits.inbox, self._forget, batch)
+        stream = RemoteStream(session, alias, link, self._limits.inbox, self, batch)
         self._streams[alias] = stream
         refusal: Refused | None = None
         try:
@@ -332,10 +350,11 @@ class RemoteEngine:
                 case _:
                     self._deliver(message)
 
-    def _forget(self, alias: str) -> None:
+    def forget(self, alias: str) -> None:
+        """A stream of this engine's is closed."""
         self._streams.pop(alias, None)
 
-    def _deliver(self, output: Output) -> None:
+    def _deliver(self, output: Output | DuplexOutput) -> None:
         stream = self._streams.get(output.session)
         if stream is not None and not stream.deliver(output):
             log.warning("session %s is lost: it does not read its outputs", output.session)
