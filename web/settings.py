@@ -12,11 +12,13 @@ import ipaddress
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 from duologue.sessions.session_config import SessionLimits, TurnPolicy
+from duologue.web.language_settings import LanguageSettings
+from duologue.web.setting import About, declare
 
 PREFIX: Final = "DUOLOGUE_"
 _SERVICE_LINK: Final = re.compile(
@@ -35,29 +37,6 @@ class SettingsError(Exception):
     """A setting is unknown or wrong; the message names it and where it came from."""
 
 
-@dataclass(frozen=True, slots=True)
-class _About:
-    """What `--help` says of a setting. ``low`` and ``high`` bound numbers."""
-
-    help: str
-    group: str
-    low: float | None = None
-    high: float | None = None
-
-
-def _setting(
-    default: Any,
-    text: str,
-    group: str = "Server",
-    *,
-    secret: bool = False,
-    low: float | None = None,
-    high: float | None = None,
-) -> Any:
-    about = _About(text, group, low, high)
-    return field(default=default, repr=not secret, metadata={"about": about})
-
-
 _MODEL: Final = "Model"
 _ACCESS: Final = "Access"
 _RTC: Final = "WebRTC"
@@ -68,122 +47,123 @@ _LIMITS: Final = "Limits"
 class Settings:
     """The settings, each checked. Secrets do not show in the representation."""
 
-    host: str = _setting("127.0.0.1", "address to listen on")
-    port: int = _setting(8765, "port to listen on; 0 for any that is free", low=0, high=65535)
-    tls_cert: Path | None = _setting(None, "file with the TLS certificate chain (PEM)")
-    tls_key: Path | None = _setting(None, "file with the private key of the certificate (PEM)")
-    tls_self_signed: bool = _setting(
+    host: str = declare("127.0.0.1", "address to listen on")
+    port: int = declare(8765, "port to listen on; 0 for any that is free", low=0, high=65535)
+    tls_cert: Path | None = declare(None, "file with the TLS certificate chain (PEM)")
+    tls_key: Path | None = declare(None, "file with the private key of the certificate (PEM)")
+    tls_self_signed: bool = declare(
         False,
         "serve HTTPS with a certificate made at the start: a browser on another device gives its "
         "microphone to HTTPS pages only, after a warning about the certificate",
     )
-    drain_seconds: float = _setting(
+    drain_seconds: float = declare(
         10.0, "time that conversations have to end when the server is stopped", low=0
     )
-    log_level: Literal["debug", "info", "warning", "error"] = _setting(
+    log_level: Literal["debug", "info", "warning", "error"] = declare(
         "info", "the least serious messages that are logged"
     )
-    log_format: Literal["text", "json"] = _setting("text", "one line of text or of JSON a message")
+    log_format: Literal["text", "json"] = declare("text", "one line of text or of JSON a message")
 
-    api_keys: tuple[str, ...] = _setting(
+    api_keys: tuple[str, ...] = declare(
         (),
         "keys that clients must present; without any, none is needed on a loopback address, and "
         "one is made up and printed on any other",
         _ACCESS,
         secret=True,
     )
-    allowed_origins: tuple[str, ...] = _setting(
+    allowed_origins: tuple[str, ...] = declare(
         (),
         "origins of other web pages that may connect, as https://example.org; * for all",
         _ACCESS,
     )
-    allowed_hosts: tuple[str, ...] = _setting(
+    allowed_hosts: tuple[str, ...] = declare(
         (),
         "host names, besides those of loopback, under which a server on a loopback address is "
         "reached (through a proxy)",
         _ACCESS,
     )
 
-    engine: Literal["default", "scripted"] = _setting(
+    engine: Literal["default", "scripted"] = declare(
         "default", "what answers: models, or a script of timed answers for tests", _MODEL
     )
-    script: Path | None = _setting(
+    script: Path | None = declare(
         None, "JSON file with the answers of the scripted engine, in place of its own", _MODEL
     )
-    lite: bool = _setting(
+    lite: bool = declare(
         False, "the small set of models: half the download, half the memory", _MODEL
     )
-    llm: str | None = _setting(
+    llm: str | None = declare(
         None,
-        "language model in place of the embedded one: a .gguf file, or the id of a GGUF "
-        "repository on a model hub, as owner/name or owner/name:file.gguf",
+        "language model in place of the embedded one: a .gguf file, a folder with a config.json, "
+        "or the id of a GGUF repository on a model hub, as owner/name or owner/name:file.gguf",
         _MODEL,
     )
-    chat_url: str | None = _setting(
+    chat_url: str | None = declare(
         None,
         "base URL of an OpenAI-compatible chat endpoint to use as the language model, "
         "as http://127.0.0.1:11434/v1",
         _MODEL,
     )
-    chat_model: str | None = _setting(None, "name of the model at the chat endpoint", _MODEL)
-    chat_key: str | None = _setting(None, "key of the chat endpoint", _MODEL, secret=True)
-    chat_sees: bool = _setting(False, "the chat endpoint's model takes images", _MODEL)
-    voice: str | None = _setting(None, "voice of sessions that ask for none", _MODEL)
-    instructions: str = _setting(INSTRUCTIONS, "instructions of sessions that bring none", _MODEL)
-    context_tokens: int | None = _setting(
+    chat_model: str | None = declare(None, "name of the model at the chat endpoint", _MODEL)
+    chat_key: str | None = declare(None, "key of the chat endpoint", _MODEL, secret=True)
+    chat_sees: bool = declare(False, "the chat endpoint's model takes images", _MODEL)
+    voice: str | None = declare(None, "voice of sessions that ask for none", _MODEL)
+    instructions: str = declare(INSTRUCTIONS, "instructions of sessions that bring none", _MODEL)
+    context_tokens: int | None = declare(
         None,
         "tokens of a conversation that the language model sees; 2048 if not set, 32768 with a "
         "chat endpoint",
         _MODEL,
         low=512,
     )
-    slots: int | None = _setting(
+    slots: int | None = declare(
         None,
         "conversations that one worker holds at once; by the number of cores if not set",
         _MODEL,
         low=1,
     )
-    workers: int = _setting(
+    workers: int = declare(
         1,
         "worker processes with the model; a session stays with the one that took it",
         _MODEL,
         low=1,
         high=64,
     )
-    batch_limit: int = _setting(
+    batch_limit: int = declare(
         32,
         "requests for chat completions that one worker holds, running or waiting; one more is told "
         "to come again",
         _MODEL,
         low=1,
     )
-    cache: Path | None = _setting(
+    cache: Path | None = declare(
         None, "folder of the models; else $XDG_CACHE_HOME/duologue or ~/.cache/duologue", _MODEL
     )
 
-    rtc_ports: str | None = _setting(
+    rtc_ports: str | None = declare(
         None, "UDP ports for calls, as 40000-40100, one for each call; any if not set", _RTC
     )
-    rtc_address: str | None = _setting(
+    rtc_address: str | None = declare(
         None,
         "IP address at which a NAT in front of this machine (or of its container) is reached from "
         "outside; it must keep the numbers of rtc_ports",
         _RTC,
     )
-    stun_server: str | None = _setting(
+    stun_server: str | None = declare(
         None, "where to ask for our outside address, as stun:stun.example.org:3478", _RTC
     )
-    turn_server: str | None = _setting(
+    turn_server: str | None = declare(
         None,
         "relay for callers that can't be reached, as turn:turn.example.org:3478?transport=udp",
         _RTC,
     )
-    turn_username: str | None = _setting(None, "user name at the relay", _RTC)
-    turn_password: str | None = _setting(None, "password at the relay", _RTC, secret=True)
+    turn_username: str | None = declare(None, "user name at the relay", _RTC)
+    turn_password: str | None = declare(None, "password at the relay", _RTC, secret=True)
 
-    max_sessions: int = _setting(
+    max_sessions: int = declare(
         64, "sessions at a time, whatever the engine would take", _LIMITS, low=1
     )
+    language: LanguageSettings = LanguageSettings()
     limits: SessionLimits = SessionLimits()
 
     def __post_init__(self) -> None:
@@ -217,8 +197,8 @@ class Settings:
             return False
 
 
-_LIMIT_HELP: Final[Mapping[str, _About]] = {
-    name: _About(text, _LIMITS, low)
+_LIMIT_HELP: Final[Mapping[str, About]] = {
+    name: About(text, _LIMITS, low)
     for name, text, low in [
         (
             "audio_lead",
@@ -250,7 +230,7 @@ class _Setting:
     name: str
     kind: Any
     default: Any
-    about: _About
+    about: About
     secret: bool
 
     @property
@@ -278,12 +258,12 @@ def _plain(kind: Any) -> Any:
 
 def _collect() -> dict[str, _Setting]:
     found: dict[str, _Setting] = {}
-    for owner in (Settings, SessionLimits):
+    for owner in (Settings, LanguageSettings, SessionLimits):
         hints = get_type_hints(owner)
         for entry in fields(owner):
-            if entry.name == "limits" or (owner is SessionLimits and entry.name not in _LIMIT_HELP):
+            about = entry.metadata.get("about") or _LIMIT_HELP.get(entry.name)
+            if about is None:
                 continue
-            about = entry.metadata["about"] if owner is Settings else _LIMIT_HELP[entry.name]
             found[entry.name] = _Setting(
                 entry.name, _plain(hints[entry.name]), entry.default, about, not entry.repr
             )
@@ -442,11 +422,15 @@ def load_settings(args: argparse.Namespace, environ: Mapping[str, str]) -> Setti
     values = _read_file(path) if named or path.is_file() else {}
     values |= _read_environment(environ)
     values |= _read_flags(args)
-    limit_names = set(_LIMIT_HELP)
-    limits = {name: value for name, value in values.items() if name in limit_names}
-    own = {name: value for name, value in values.items() if name not in limit_names}
+    limits = {name: values.pop(name) for name in _LIMIT_HELP if name in values}
+    language = {
+        entry.name: values.pop(entry.name)
+        for entry in fields(LanguageSettings)
+        if entry.name in values
+    }
     return Settings(
-        **own,  # type: ignore[arg-type]
+        **values,  # type: ignore[arg-type]
+        language=LanguageSettings(**language),  # type: ignore[arg-type]
         limits=dataclasses.replace(SessionLimits(), **limits),  # type: ignore[arg-type]
     )
 
