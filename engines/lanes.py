@@ -1,8 +1,8 @@
 """How a gateway and a worker talk: two Unix stream sockets, *control* and *data*.
 
-A frame is a length (32 bits, big-endian) and a msgpack array of tagged messages: everything that
-was queued while the socket was busy, or in the same turn of the event loop, leaves as one frame.
-The end of either stream is the death of the other side.
+What they say is cut into frames (:mod:`duologue.engines.frames`): everything that was queued while
+the socket was busy, or in the same turn of the event loop, leaves as one. The end of either stream
+is the death of the other side.
 
 Order. Each lane keeps its order; the lanes overtake each other. What may overtake what:
 
@@ -18,19 +18,25 @@ Order. Each lane keeps its order; the lanes overtake each other. What may overta
   the rest: transcripts, judgements and alignments keep their order among themselves and overtake
   speech.
 
+Large messages (above :attr:`LaneLimits.share_above`) don't pass through the socket: their bytes are
+put into memory that both processes have mapped (:mod:`duologue.engines.shared_memory`), and a
+:class:`Placed` stands in their place in the order of the lane. The first one of a lane makes the
+memory; until the other side has mapped it, and whenever it is full or can't be had, they go through
+the socket after all.
+
 Backpressure. What is queued for a lane is bounded in bytes. Control is never dropped and data
 waits; when the other side takes nothing for :attr:`LaneLimits.stall_s`, or more than
 :attr:`LaneLimits.queue_bytes` wait, the connection is lost.
 """
 
+import logging
 import os
 import secrets
 import stat
-import struct
 from collections import deque
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar, get_args
+from typing import Generic, Protocol, TypeVar, cast, get_args
 
 import anyio
 import msgspec
@@ -52,31 +58,31 @@ from duologue.engines.engine import (
     ToolCallEnded,
     ToolCallStarted,
 )
+from duologue.engines.frames import FrameReader, FrameWriter, LaneBroken, Placed
+from duologue.engines.shared_memory import IncomingMemory, OutgoingMemory
+from duologue.engines.unix_stream import UnixStream
+
+log = logging.getLogger(__name__)
 
 CONTROL_SOCKET = "control"
 DATA_SOCKET = "data"
 
-_LENGTH = struct.Struct(">I")
-_HEADER = struct.Struct(">IBI")
-_ARRAY32 = 0xDD
-_SEAL_BYTES = 256 * 1024
+_WRITE_BYTES = 256 * 1024
 _READ_BYTES = 256 * 1024
 
 
-class LaneBroken(Exception):
-    """The connection can't be used any more: closed, stalled, overfull, or not understood."""
-
-
-class MessageTooLarge(ValueError):
-    """One message alone is larger than a frame may be. Nothing was queued."""
-
-
 class LaneLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Bounds of one lane. ``stall_s``: how long the other side may take nothing, in seconds."""
+    """Bounds of one lane. ``stall_s``: how long the other side may take nothing, in seconds.
+
+    ``shared_bytes``: memory shared in each direction of it, 0 for none; only what has been used
+    takes room. ``share_above``: encoded messages larger than this go there.
+    """
 
     frame_bytes: int = 64 * 2**20
     queue_bytes: int = 32 * 2**20
     stall_s: float = 5.0
+    shared_bytes: int = 16 * 2**20
+    share_above: int = 16 * 2**10
 
 
 # -- what only the lanes say ----------------------------------------------------------------
@@ -113,6 +119,25 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
 class Draining(msgspec.Struct, frozen=True, tag=True):
     """The worker takes no more sessions and ends when those that it has are closed."""
 
+
+class Offered(msgspec.Struct, frozen=True, tag=True):
+    """With this frame comes the descriptor of ``size`` bytes of shared memory."""
+
+    size: int
+
+
+class Mapped(msgspec.Struct, frozen=True, tag=True):
+    """The memory that was offered can be used."""
+
+
+class Returned(msgspec.Struct, frozen=True, tag=True):
+    """The oldest ``count`` messages in the shared memory have been read."""
+
+    count: int
+
+
+_OfLanes = Offered | Mapped | Placed | Returned
+_OF_LANES = frozenset({Offered, Mapped, Placed, Returned})
 
 ToWorker = Hello | Command | DuplexCommand
 ToGateway = Welcome | Admitted | Refused | Draining | Output | DuplexOutput
@@ -169,82 +194,6 @@ def make_private(directory: Path) -> None:
             raise PermissionError(f"{directory} is not a private directory") from None
 
 
-# -- frames ---------------------------------------------------------------------------------
-
-
-class FrameReader:
-    """Cuts a stream of bytes into the payloads of its frames."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._buffer = bytearray()
-
-    def feed(self, data: bytes) -> list[bytes]:
-        """The payloads that are now complete. Raises LaneBroken for a frame over the limit."""
-        buffer = self._buffer
-        buffer += data
-        payloads = []
-        start = 0
-        while len(buffer) - start >= _LENGTH.size:
-            (size,) = _LENGTH.unpack_from(buffer, start)
-            if size > self._limit:
-                raise LaneBroken(f"a frame of {size} bytes; the limit is {self._limit}")
-            end = start + _LENGTH.size + size
-            if len(buffer) < end:
-                break
-            with memoryview(buffer) as view:
-                payloads.append(bytes(view[start + _LENGTH.size : end]))
-            start = end
-        if start:
-            del buffer[:start]
-        return payloads
-
-
-class FrameWriter:
-    """Gathers messages into frames of about 256 KiB; a larger message has a frame of its own."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._encoder = msgspec.msgpack.Encoder()
-        self._sealed: deque[bytearray] = deque()
-        self._open = bytearray(_HEADER.size)
-        self._count = 0
-        self._sealed_bytes = 0
-
-    @property
-    def queued_bytes(self) -> int:
-        return self._sealed_bytes + (len(self._open) if self._count else 0)
-
-    def put(self, message: msgspec.Struct) -> None:
-        """Add a message. Raises MessageTooLarge when no frame could hold it."""
-        before = len(self._open)
-        self._encoder.encode_into(message, self._open, -1)
-        if len(self._open) - before > self._limit - _HEADER.size:
-            size = len(self._open) - before
-            del self._open[before:]
-            raise MessageTooLarge(f"a {type(message).__name__} of {size} bytes")
-        self._count += 1
-        if len(self._open) >= _SEAL_BYTES:
-            self._seal()
-
-    def take(self) -> bytes | bytearray:
-        """The next frame; empty when nothing is queued."""
-        if not self._sealed:
-            if not self._count:
-                return b""
-            self._seal()
-        frame = self._sealed.popleft()
-        self._sealed_bytes -= len(frame)
-        return frame
-
-    def _seal(self) -> None:
-        _HEADER.pack_into(self._open, 0, len(self._open) - _LENGTH.size, _ARRAY32, self._count)
-        self._sealed.append(self._open)
-        self._sealed_bytes += len(self._open)
-        self._open = bytearray(_HEADER.size)
-        self._count = 0
-
-
 # -- lanes ----------------------------------------------------------------------------------
 
 In = TypeVar("In")
@@ -266,20 +215,32 @@ class Lane(Generic[In]):
     def __init__(
         self,
         stream: Wire,
-        decoder: msgspec.msgpack.Decoder[list[In]],
+        frames: msgspec.msgpack.Decoder[list[In | _OfLanes]],
+        messages: msgspec.msgpack.Decoder[In],
         limits: LaneLimits,
     ) -> None:
+        """Memory is shared where `stream` can pass descriptors."""
         self._stream = stream
-        self._decoder = decoder
+        self._frames = frames
+        self._messages = messages
         self._limits = limits
         self._reader = FrameReader(limits.frame_bytes)
         self._writer = FrameWriter(limits.frame_bytes)
         self._payloads: deque[bytes] = deque()
         self._something = anyio.Event()
+        self._shares = isinstance(stream, UnixStream) and limits.shared_bytes > 0
+        self._outgoing: OutgoingMemory | None = None
+        self._incoming: IncomingMemory | None = None
+        self._to_offer = False
 
     @property
     def queued_bytes(self) -> int:
         return self._writer.queued_bytes
+
+    @property
+    def sharing(self) -> bool:
+        """Whether large messages go through shared memory now, room permitting."""
+        return self._writer.memory is not None
 
     def send(self, message: msgspec.Struct) -> None:
         """Queue a message; never waits.
@@ -289,22 +250,87 @@ class Lane(Generic[In]):
         """
         if self._writer.queued_bytes > self._limits.queue_bytes:
             raise LaneBroken(f"more than {self._limits.queue_bytes} bytes are queued")
-        self._writer.put(message)
+        size = self._writer.put(message)
+        if size > self._limits.share_above and self._shares:
+            self._offer()
         self._something.set()
 
     async def receive(self) -> list[In]:
         """The messages of the next frame. Raises LaneBroken."""
         try:
-            while not self._payloads:
-                self._payloads.extend(self._reader.feed(await self._stream.receive(_READ_BYTES)))
+            while True:
+                while not self._payloads:
+                    data = await self._stream.receive(_READ_BYTES)
+                    self._payloads.extend(self._reader.feed(data))
+                if messages := self._unwrap(self._frames.decode(self._payloads.popleft())):
+                    return messages
         except (anyio.EndOfStream, anyio.ClosedResourceError):
             raise LaneBroken("closed by the other side") from None
         except anyio.BrokenResourceError as error:
             raise LaneBroken(f"broken: {error.__cause__ or error}") from error
-        try:
-            return self._decoder.decode(self._payloads.popleft())
         except msgspec.MsgspecError as error:
             raise LaneBroken(f"a frame that can't be decoded: {error}") from error
+
+    def _offer(self) -> None:
+        self._shares = False  # it is tried once
+        try:
+            self._outgoing = OutgoingMemory(self._limits.shared_bytes)
+        except OSError as error:
+            log.warning("large messages go through the socket: %s", error)
+        else:
+            self._to_offer = True
+
+    def _unwrap(self, messages: list[In | _OfLanes]) -> list[In]:
+        """What is for others than the lane itself."""
+        found: list[In] = []
+        read = 0
+        for message in messages:
+            if type(message) not in _OF_LANES:
+                found.append(cast(In, message))
+            elif isinstance(message, Placed):
+                found.append(self._read(message))
+                read += 1
+            elif isinstance(message, Offered):
+                self._map(message)
+            elif self._outgoing is None:
+                raise LaneBroken("it speaks of memory that it was not offered")
+            elif isinstance(message, Returned):
+                try:
+                    self._outgoing.take_back(message.count)
+                except ValueError as error:
+                    raise LaneBroken(str(error)) from None
+            else:
+                self._writer.memory = self._outgoing
+                self._writer.memory_above = self._limits.share_above
+        if read:
+            self._writer.put(Returned(read))
+            self._something.set()
+        return found
+
+    def _map(self, offered: Offered) -> None:
+        """Map what was offered; when it can't be, the other side waits for its word in vain and
+        sends everything through the socket."""
+        assert isinstance(self._stream, UnixStream)
+        descriptor = self._stream.take_descriptor()
+        if descriptor is None or self._incoming is not None:
+            log.warning("shared memory was offered that has not come")
+            return
+        try:
+            self._incoming = IncomingMemory(descriptor, offered.size)
+        except OSError as error:
+            log.warning("large messages come through the socket: %s", error)
+            return
+        self._writer.put(Mapped())
+        self._something.set()
+
+    def _read(self, placed: Placed) -> In:
+        if self._incoming is None:
+            raise LaneBroken("a message in memory that is not shared")
+        try:
+            with self._incoming.view(placed.offset, placed.size) as view:
+                return self._messages.decode(view)
+        except ValueError as error:
+            raise LaneBroken(f"a message that can't be decoded: {error}") from error
 
     async def pump(self) -> None:
         """Write what is queued, for ever. Raises LaneBroken."""
@@ -315,21 +341,40 @@ class Lane(Generic[In]):
 
     async def flush(self) -> None:
         """Write what is queued now. Raises LaneBroken."""
+        if self._to_offer and self._outgoing is not None:
+            self._to_offer = False
+            await self._hand_over(self._outgoing)
         while frame := self._writer.take():
             await self._write(frame)
 
+    async def _hand_over(self, memory: OutgoingMemory) -> None:
+        assert isinstance(self._stream, UnixStream)
+        writer = FrameWriter(self._limits.frame_bytes)
+        writer.put(Offered(memory.size))
+        with anyio.move_on_after(self._limits.stall_s) as scope:
+            try:
+                await self._stream.send_descriptor(bytes(writer.take()), memory.descriptor)
+            except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+                raise LaneBroken("closed by the other side") from None
+        if scope.cancelled_caught:
+            raise LaneBroken(f"nothing was taken for {self._limits.stall_s:g} s")
+
     async def _write(self, frame: bytes | bytearray) -> None:
         view = memoryview(frame)
-        for start in range(0, len(view), _SEAL_BYTES):
+        for start in range(0, len(view), _WRITE_BYTES):
             with anyio.move_on_after(self._limits.stall_s) as scope:
                 try:
-                    await self._stream.send(view[start : start + _SEAL_BYTES])
+                    await self._stream.send(view[start : start + _WRITE_BYTES])
                 except (anyio.BrokenResourceError, anyio.ClosedResourceError):
                     raise LaneBroken("closed by the other side") from None
             if scope.cancelled_caught:
                 raise LaneBroken(f"nothing was taken for {self._limits.stall_s:g} s")
 
     async def aclose(self) -> None:
+        for memory in (self._outgoing, self._incoming):
+            if memory is not None:
+                memory.close()
+        self._writer.memory = None
         await self._stream.aclose()
 
 
@@ -382,18 +427,22 @@ class Link(Generic[In]):
 
 # -- both ends ------------------------------------------------------------------------------
 
-_TO_WORKER: msgspec.msgpack.Decoder[list[ToWorker]] = msgspec.msgpack.Decoder(list[ToWorker])
-_TO_GATEWAY: msgspec.msgpack.Decoder[list[ToGateway]] = msgspec.msgpack.Decoder(list[ToGateway])
+_WORKER_FRAMES: msgspec.msgpack.Decoder[list[ToWorker | _OfLanes]]
+_WORKER_FRAMES = msgspec.msgpack.Decoder(list[ToWorker | _OfLanes])
+_WORKER_MESSAGES: msgspec.msgpack.Decoder[ToWorker] = msgspec.msgpack.Decoder(ToWorker)
+_GATEWAY_FRAMES: msgspec.msgpack.Decoder[list[ToGateway | _OfLanes]]
+_GATEWAY_FRAMES = msgspec.msgpack.Decoder(list[ToGateway | _OfLanes])
+_GATEWAY_MESSAGES: msgspec.msgpack.Decoder[ToGateway] = msgspec.msgpack.Decoder(ToGateway)
 
 
 def worker_lane(stream: Wire, limits: LaneLimits) -> Lane[ToWorker]:
     """The worker's end of a lane."""
-    return Lane(stream, _TO_WORKER, limits)
+    return Lane(stream, _WORKER_FRAMES, _WORKER_MESSAGES, limits)
 
 
 def gateway_lane(stream: Wire, limits: LaneLimits) -> Lane[ToGateway]:
     """The gateway's end of a lane."""
-    return Lane(stream, _TO_GATEWAY, limits)
+    return Lane(stream, _GATEWAY_FRAMES, _GATEWAY_MESSAGES, limits)
 
 
 def send_command(link: Link[ToGateway], command: Command | DuplexCommand) -> None:

@@ -23,15 +23,14 @@ from duologue.engines.engine import (
     Respond,
     ResponseEnded,
 )
+from duologue.engines.frames import LaneBroken, MessageTooLarge
 from duologue.engines.lanes import (
     Admitted,
     Draining,
     Hello,
     Lane,
-    LaneBroken,
     LaneLimits,
     Link,
-    MessageTooLarge,
     Refused,
     ToWorker,
     Welcome,

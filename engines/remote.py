@@ -3,7 +3,6 @@
 import itertools
 import logging
 from collections import deque
-from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
@@ -28,14 +27,13 @@ from duologue.engines.engine import (
     ResponseEnded,
     SpeechAligned,
 )
+from duologue.engines.frames import LaneBroken, MessageTooLarge
 from duologue.engines.lanes import (
     Admitted,
     Draining,
     Hello,
-    LaneBroken,
     LaneLimits,
     Link,
-    MessageTooLarge,
     Refused,
     ToGateway,
     Welcome,

@@ -14,10 +14,8 @@ import anyio.abc
 import anyio.to_thread
 import msgspec
 
+from duologue.engines.frames import FrameReader, FrameWriter, LaneBroken
 from duologue.engines.lanes import (
-    FrameReader,
-    FrameWriter,
-    LaneBroken,
     make_private,
     private_directory,
     socket_paths,

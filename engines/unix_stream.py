@@ -4,7 +4,10 @@ anyio's own Unix streams leave a reader registered for a moment after a cancel; 
 that moment ends in an exception of the event loop.
 """
 
+import array
+import os
 import socket
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,6 +17,11 @@ import anyio.lowlevel
 
 BACKLOG = 64
 
+DESCRIPTORS = 4
+"""Descriptors that may wait to be taken; those beyond are closed."""
+
+_ANCILLARY_BYTES = socket.CMSG_SPACE(DESCRIPTORS * array.array("i").itemsize)
+
 
 class UnixStream:
     """A connected socket; its errors are those of :class:`anyio.abc.ByteStream`."""
@@ -22,19 +30,24 @@ class UnixStream:
         connected.setblocking(False)
         self._socket = connected
         self._closed = False
+        self._descriptors: deque[int] = deque()
 
     async def receive(self, max_bytes: int = 65536) -> bytes:
         """What has come. When more comes than is read, other tasks still get their turns."""
         waited = False
         while True:
             try:
-                data = self._socket.recv(max_bytes)
+                data, ancillary, _, _ = self._socket.recvmsg(
+                    max_bytes, _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC
+                )
             except BlockingIOError:
                 await anyio.wait_readable(self._socket)
                 waited = True
             except OSError as error:
                 raise self._broken() from error
             else:
+                if ancillary:
+                    self._keep(ancillary)
                 if not data:
                     raise anyio.EndOfStream
                 if not waited:
@@ -52,7 +65,38 @@ class UnixStream:
             except OSError as error:
                 raise self._broken() from error
 
+    async def send_descriptor(self, item: bytes, descriptor: int) -> None:
+        """Send, and with the first byte a descriptor: the other side gets one of its own."""
+        passed = array.array("i", [descriptor])
+        while True:
+            try:
+                sent = self._socket.sendmsg(
+                    [item], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, passed)]
+                )
+            except BlockingIOError:
+                await anyio.wait_writable(self._socket)
+            except OSError as error:
+                raise self._broken() from error
+            else:
+                await self.send(memoryview(item)[sent:])
+                return
+
+    def take_descriptor(self) -> int | None:
+        """The oldest descriptor that has come, the caller's from now on."""
+        return self._descriptors.popleft() if self._descriptors else None
+
+    def _keep(self, ancillary: list[tuple[int, int, bytes]]) -> None:
+        for level, kind, data in ancillary:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                passed = array.array("i")
+                passed.frombytes(data[: len(data) - len(data) % passed.itemsize])
+                self._descriptors.extend(passed)
+        while len(self._descriptors) > DESCRIPTORS:
+            os.close(self._descriptors.pop())
+
     async def aclose(self) -> None:
+        while self._descriptors:
+            os.close(self._descriptors.popleft())
         if not self._closed:
             self._closed = True
             anyio.notify_closing(self._socket)

@@ -24,7 +24,10 @@ from anyio.streams.memory import MemoryObjectReceiveStream
 
 from duologue.engines.backend import Backend
 from duologue.engines.engine import Command
-from duologue.engines.lanes import FrameReader, FrameWriter, socket_paths
+from duologue.engines.frames import FrameReader, FrameWriter
+from duologue.engines.lanes import (
+    socket_paths,
+)
 from duologue.engines.lifeline import Beat, Drain, Report, Started, StartFailed, WorkerConfig
 from duologue.engines.places import Places, listen
 from duologue.engines.pulse import Pulse

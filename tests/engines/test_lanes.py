@@ -26,15 +26,20 @@ from duologue.engines.engine import (
     TranscriptFinal,
     TurnJudged,
 )
-from duologue.engines.lanes import (
+from duologue.engines.frames import (
     FrameReader,
     FrameWriter,
+    LaneBroken,
+    MessageTooLarge,
+    Placed,
+)
+from duologue.engines.lanes import (
     Hello,
     Lane,
-    LaneBroken,
     LaneLimits,
     Link,
-    MessageTooLarge,
+    Mapped,
+    Returned,
     ToGateway,
     ToWorker,
     gateway_lane,
@@ -347,3 +352,136 @@ def test_a_directory_that_others_can_enter_is_not_accepted(tmp_path: Path) -> No
 
 def test_no_two_gateways_have_one_name() -> None:
     assert len({new_gateway_name() for _ in range(100)}) == 100
+
+
+# -- shared memory --------------------------------------------------------------------------
+
+LARGE = Hear("u", 0, bytes(range(256)) * 400, session="s")
+
+
+async def exchanged(near: Lane[ToGateway], far: Lane[ToWorker], *messages: Command) -> list[object]:
+    """What comes at the far end when these are sent at the near one."""
+    for message in messages:
+        near.send(message)
+    found: list[object] = []
+    async with anyio.create_task_group() as group:
+        group.start_soon(near.flush)
+        with anyio.fail_after(10):
+            while len(found) < len(messages):
+                found += await far.receive()
+    return found
+
+
+async def settled(near: Lane[ToGateway], far: Lane[ToWorker]) -> None:
+    """Let the near end hear what the far one has to say about memory."""
+    await far.flush()
+    far.send(TurnJudged("u", 0, 0.5, session="s"))
+    await far.flush()
+    await near.receive()
+
+
+@pytest.fixture
+async def lanes(
+    sockets: tuple[UnixStream, UnixStream],
+) -> AsyncIterator[tuple[Lane[ToGateway], Lane[ToWorker]]]:
+    near, far = gateway_lane(sockets[0], LaneLimits()), worker_lane(sockets[1], LaneLimits())
+    yield near, far
+    await near.aclose()
+    await far.aclose()
+
+
+async def test_large_messages_leave_the_socket_once_memory_is_shared(
+    lanes: tuple[Lane[ToGateway], Lane[ToWorker]],
+) -> None:
+    near, far = lanes
+    assert await exchanged(near, far, LARGE) == [LARGE]
+    assert not near.sharing
+    await settled(near, far)
+    assert near.sharing
+    near.send(LARGE)
+    assert near.queued_bytes < 100
+    small = Hear("u", 1, b"ab", session="s")
+    near.send(small)
+    assert await exchanged(near, far) == []
+    assert await far.receive() == [LARGE, small]
+
+
+async def test_blocks_are_given_back_as_they_are_read(
+    lanes: tuple[Lane[ToGateway], Lane[ToWorker]],
+) -> None:
+    near, far = lanes
+    await exchanged(near, far, LARGE)
+    await settled(near, far)
+    # Twenty times what the memory holds.
+    for _ in range(20 * LaneLimits().shared_bytes // len(LARGE.pcm) // 16):
+        assert await exchanged(near, far, *[LARGE] * 16) == [LARGE] * 16
+        await settled(near, far)
+    near.send(LARGE)
+    assert near.queued_bytes < 100
+
+
+async def test_when_the_memory_is_full_messages_go_through_the_socket_in_their_order(
+    sockets: tuple[UnixStream, UnixStream],
+) -> None:
+    limits = LaneLimits(shared_bytes=256 * 1024)
+    near, far = gateway_lane(sockets[0], limits), worker_lane(sockets[1], limits)
+    await exchanged(near, far, LARGE)
+    await settled(near, far)
+    heard = [Hear("u", number, LARGE.pcm, session="s") for number in range(10)]
+    assert await exchanged(near, far, *heard) == heard
+    await near.aclose()
+    await far.aclose()
+
+
+@pytest.mark.parametrize("end", ["sender", "receiver"])
+async def test_without_shared_memory_everything_goes_through_the_socket(
+    lanes: tuple[Lane[ToGateway], Lane[ToWorker]], monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    def fails(*_: object) -> None:
+        raise OSError("none to be had")
+
+    name = "OutgoingMemory" if end == "sender" else "IncomingMemory"
+    monkeypatch.setattr(f"duologue.engines.lanes.{name}", fails)
+    near, far = lanes
+    for _ in range(3):
+        assert await exchanged(near, far, LARGE) == [LARGE]
+        await settled(near, far)
+    assert not near.sharing
+
+
+@pytest.mark.parametrize(
+    "message",
+    [Placed(0, 10), Mapped(), Returned(1)],
+    ids=lambda message: type(message).__name__,
+)
+async def test_words_about_memory_that_is_not_shared_break_the_lane(
+    lanes: tuple[Lane[ToGateway], Lane[ToWorker]], message: msgspec.Struct
+) -> None:
+    near, far = lanes
+    near.send(message)
+    await near.flush()
+    with pytest.raises(LaneBroken, match="memory"):
+        await far.receive()
+
+
+async def test_a_placed_message_that_is_none_breaks_the_lane(
+    lanes: tuple[Lane[ToGateway], Lane[ToWorker]],
+) -> None:
+    near, far = lanes
+    await exchanged(near, far, LARGE)
+    near.send(Placed(0, 10))
+    await near.flush()
+    with pytest.raises(LaneBroken, match="can't be decoded"):
+        await far.receive()
+
+
+async def test_more_blocks_given_back_than_were_put_break_the_lane(
+    lanes: tuple[Lane[ToGateway], Lane[ToWorker]],
+) -> None:
+    near, far = lanes
+    await exchanged(near, far, LARGE)
+    await settled(near, far)
+    far.send(Returned(3))
+    await far.flush()
+    with pytest.raises(LaneBroken, match="3 blocks"):
+        await near.receive()

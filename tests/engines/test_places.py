@@ -26,12 +26,12 @@ from duologue.engines.engine import (
     ResponseRequest,
     SpeechGenerated,
 )
+from duologue.engines.frames import LaneBroken
 from duologue.engines.lanes import (
     Admitted,
     Draining,
     Hello,
     Lane,
-    LaneBroken,
     LaneLimits,
     Refused,
     ToGateway,

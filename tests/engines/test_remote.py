@@ -28,8 +28,14 @@ from duologue.engines.engine import (
     TranscriptFinal,
     TurnJudged,
 )
+from duologue.engines.frames import FrameWriter
 from duologue.engines.in_process import open_in_process
-from duologue.engines.lanes import Admitted, Draining, FrameWriter, LaneLimits, socket_paths
+from duologue.engines.lanes import (
+    Admitted,
+    Draining,
+    LaneLimits,
+    socket_paths,
+)
 from duologue.engines.remote import RemoteEngine, RemoteLimits, RemoteStream
 from duologue.engines.script import Clause, Reply, ScriptedOptions
 from duologue.engines.scripted import ScriptedBackend

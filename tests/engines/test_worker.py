@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from duologue.engines.lanes import FrameReader, FrameWriter
+from duologue.engines.frames import FrameReader, FrameWriter
 from duologue.engines.lifeline import Beat, Drain, Report, Started, StartFailed, WorkerConfig
 from duologue.engines.pulse import Pulse
 from duologue.engines.script import ScriptedOptions
