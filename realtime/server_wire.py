@@ -257,6 +257,10 @@ _SHAPES: Final[Mapping[type[ServerEvent], Callable[[Any], dict[str, object]]]] =
     effects.OutputItemDone: _output_item,
     effects.ContentPartAdded: lambda event: _part(event, ""),
     effects.ContentPartDone: lambda event: _part(event, event.text),
+    effects.TranscriptDeltaSaid: lambda event: {
+        name: getattr(event, name)
+        for name in ("response_id", "item_id", "output_index", "content_index", "delta")
+    },
 }
 _FIELDS: Final[Mapping[type[ServerEvent], tuple[str, ...]]] = {
     kind: kind.__slots__ for kind in get_args(ServerEvent)

@@ -213,11 +213,14 @@ class TextDone:
 
 @dataclass(frozen=True, slots=True)
 class TranscriptDeltaSaid:
+    """``start_ms``: where in the item's audio these words begin; not for the wire of Realtime."""
+
     response_id: str
     item_id: str
     output_index: int
     content_index: int
     delta: str
+    start_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -180,11 +180,12 @@ class LiveResponse:
     def _speak(self, output: SpeechGenerated, now: float) -> None:
         slot = self._message("audio")
         assert slot.spoken is not None
+        start_ms = slot.spoken.generated_ms
         slot.spoken.generate(output.text, output.pcm)
         slot.text += output.text
         if output.text:
             self.effects.append(
-                TranscriptDeltaSaid(self.id, slot.item_id, slot.index, 0, output.text)
+                TranscriptDeltaSaid(self.id, slot.item_id, slot.index, 0, output.text, start_ms)
             )
         step_bytes = self.delta_ms * BYTES_PER_MS
         for offset in range(0, len(output.pcm), step_bytes):
