@@ -16,9 +16,12 @@ from load_tests.calls import run_calls
 from load_tests.churn import run_churn
 from load_tests.client import JsonObject
 from load_tests.compare_aiortc import WAYS, compare
+from load_tests.impairment import Impairment
+from load_tests.lane_times import run_lanes
+from load_tests.loudspeaker import RATE as SPOKEN_RATE
 from load_tests.microphone import Clip
 from load_tests.plain import run_plain
-from load_tests.recordings import FOLDER, RecordingError, load_speech, load_transcribed
+from load_tests.recordings import FOLDER, RATE, RecordingError, load_speech, load_transcribed
 from load_tests.report import Json, Report
 from load_tests.scenario import Plan
 from load_tests.server import Server, ServerError, serving
@@ -35,18 +38,37 @@ DETECTIONS: dict[str, JsonObject] = {
 }
 
 
+class UsageError(Exception):
+    """The command line asks for what can't be."""
+
+
 def plan_of(args: argparse.Namespace, *, seconds: float, transcribe: bool) -> Plan:
     questions, interruptions = load_speech(args.recordings)
+    rate = SPOKEN_RATE if args.transport == "webrtc" else RATE
     return Plan(
-        questions=[Clip.of(recording) for recording in questions],
-        interruptions=[Clip.of(recording) for recording in interruptions],
+        questions=[Clip.of(recording, rate) for recording in questions],
+        interruptions=[Clip.of(recording, rate) for recording in interruptions],
         seconds=seconds,
         detection=DETECTIONS[args.turn_detection],
         voice=args.voice,
         transcribe=transcribe,
         interrupt_every=args.interrupt_every,
         keep=args.keep,
+        transport=args.transport,
+        coding=args.coding,
+        network=network_of(args),
+        compare_words=args.transport == "webrtc" and args.engine == "default",
     )
+
+
+def network_of(args: argparse.Namespace) -> Impairment:
+    """Raises UsageError for values that no network has."""
+    try:
+        return Impairment(
+            args.loss, args.burst, args.delay, args.jitter, args.reorder, args.kilobits
+        )
+    except ValueError as error:
+        raise UsageError(str(error)) from None
 
 
 async def voice(args: argparse.Namespace, server: Server) -> tuple[dict[str, Json], list[str]]:
@@ -73,6 +95,10 @@ async def plain(args: argparse.Namespace) -> tuple[dict[str, Json], list[str]]:
     return await anyio.to_thread.run_sync(run_plain, questions, args.lite, args.voice), []
 
 
+async def lanes(args: argparse.Namespace) -> tuple[dict[str, Json], list[str]]:
+    return await run_lanes(args.sessions, args.seconds)
+
+
 async def compare_aiortc(
     args: argparse.Namespace, server: Server | None
 ) -> tuple[dict[str, Json], list[str]]:
@@ -90,7 +116,6 @@ def parser() -> argparse.ArgumentParser:
     command = commands.add_parser("voice", help=about, description=about)
     add_common(command, voice)
     add_speech(command, sessions=1, interrupt_every=2)
-    command.add_argument("--transport", choices=["websocket"], default="websocket")
     command.add_argument("--seconds", type=float, default=60.0, help="how long each talks")
     command.add_argument("--transcribe", action="store_true", help="ask for transcripts as well")
     command.add_argument("--seed", type=int, default=1, help="another order of who says what")
@@ -121,6 +146,13 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--lite", action="store_true", help="the small set of models")
     command.add_argument("--voice", default="", help="voice to speak with")
     command.add_argument("--recordings", type=Path, default=FOLDER, help="folder of speech")
+    command.add_argument("--json", metavar="FILE", help="figures as JSON; - for the last line")
+
+    about = "frames from a gateway to a worker process and back, with shared memory and without"
+    command = commands.add_parser("lanes", help=about, description=about)
+    command.set_defaults(alone=lanes)
+    command.add_argument("--sessions", type=int, default=100, help="sessions at once")
+    command.add_argument("--seconds", type=float, default=10.0, help="how long each part lasts")
     command.add_argument("--json", metavar="FILE", help="figures as JSON; - for the last line")
 
     about = "WebRTC calls that one core carries: stock aiortc and ours in turn, echoing"
@@ -176,6 +208,28 @@ def add_speech(command: argparse.ArgumentParser, *, sessions: int, interrupt_eve
     command.add_argument(
         "--keep", type=Path, metavar="FOLDER", help="leave stereo recordings of what was heard"
     )
+    command.add_argument("--transport", choices=["websocket", "webrtc"], default="websocket")
+    command.add_argument(
+        "--coding",
+        choices=["stock", "browser"],
+        default="stock",
+        help="over WebRTC: the microphone as stock aiortc codes it, or with redundancy",
+    )
+    add_network(command)
+
+
+def add_network(command: argparse.ArgumentParser) -> None:
+    """A network in the path of each call over WebRTC, in both directions."""
+    group = command.add_argument_group("network (with --transport webrtc)")
+    for name, help_text in (
+        ("loss", "percent of packets lost"),
+        ("burst", "mean packets lost in a row"),
+        ("delay", "milliseconds each way"),
+        ("jitter", "milliseconds that are added at most"),
+        ("reorder", "percent of packets that others pass"),
+        ("kilobits", "kb/s each way; 0 for no bound"),
+    ):
+        group.add_argument(f"--{name}", type=float, default=0.0, help=help_text)
 
 
 def server_of(args: argparse.Namespace) -> AbstractContextManager[Server | None]:
@@ -197,7 +251,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         else:
             with server_of(args) as server:
                 figures, problems = anyio.run(args.run, args, server, backend_options=options)
-    except (RecordingError, ServerError) as error:
+    except (RecordingError, ServerError, UsageError) as error:
         print(f"load_tests: {error}", file=sys.stderr)
         return 2
     Report(figures, problems=problems).write(args.json)

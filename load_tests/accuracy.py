@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import anyio
 
-from load_tests.client import Answer, Client, ClientError, open_client
+from load_tests.client import Answer, Client, ClientError
 from load_tests.clock import now
 from load_tests.microphone import Clip, Microphone
 from load_tests.recordings import Recording
@@ -38,7 +38,7 @@ async def run_recordings(
 
     async def reader() -> None:
         while waiting:
-            readings.append(await read_one(server, plan, waiting.pop(), model))
+            readings.append(await read_one(server, plan, waiting.pop(), model, len(waiting)))
 
     async with anyio.create_task_group() as tasks:
         for _ in range(at_once):
@@ -46,16 +46,18 @@ async def run_recordings(
     return accuracy(readings), problems(readings)
 
 
-async def read_one(server: Server, plan: Plan, recording: Recording, model: str) -> Reading:
+async def read_one(
+    server: Server, plan: Plan, recording: Recording, model: str, seed: int = 1
+) -> Reading:
     """One recording in a session of its own. Never raises."""
     reading = Reading(recording.name, recording.text)
-    clip = Clip.of(recording)
     try:
-        async with open_client(server.url, key=server.key, model=model) as client:
+        async with plan.open(server.url, seed=seed, key=server.key, model=model) as client:
+            clip = Clip.of(recording, client.rate)
             await client.configure(plan.session())
-            microphone = Microphone()
+            microphone = Microphone(client.rate)
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(microphone.run, client.send_text)
+                tasks.start_soon(microphone.run, client.send_sound)
                 await anyio.sleep(0.5)
                 answer = await _say(client, microphone, clip, reading)
                 if plan.interrupt_every:

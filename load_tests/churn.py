@@ -4,10 +4,11 @@ from contextlib import AsyncExitStack
 
 import anyio
 
-from load_tests.client import Client, ClientError, open_client
+from load_tests.client import Client, ClientError
 from load_tests.clock import now
 from load_tests.report import Json, spread
 from load_tests.server import MEBIBYTE, Server, ServerError, Usage, open_files
+from load_tests.socket_client import open_socket
 
 AT_ONCE = 8
 WARM_UP = 50
@@ -57,7 +58,7 @@ async def _connect(
         while left > 0:
             left -= 1
             try:
-                async with open_client(server.url, key=server.key, model=model) as client:
+                async with open_socket(server.url, key=server.key, model=model) as client:
                     assert client.created is not None
                     took.append(client.created - client.opened)
             except ClientError as error:
@@ -74,12 +75,12 @@ async def _idle_cost(server: Server, idle: int, model: str, problems: list[str])
     if not idle:
         return None
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(open_client(server.url, key=server.key, model=model))
+        await stack.enter_async_context(open_socket(server.url, key=server.key, model=model))
         before = await _settled(server)
         held: list[Client] = []
         try:
             for _ in range(idle):
-                client = open_client(server.url, key=server.key, model=model)
+                client = open_socket(server.url, key=server.key, model=model)
                 held.append(await stack.enter_async_context(client))
         except ClientError as error:
             problems.append(f"after {len(held)} idle sessions: {error}")

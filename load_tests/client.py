@@ -1,18 +1,14 @@
-"""One client of the Realtime protocol over a WebSocket, and what it hears and when."""
+"""One client of the Realtime protocol, whatever carries it, and what it hears and when."""
 
-import base64
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import anyio
 import msgspec
-import websockets
-from websockets.asyncio.client import ClientConnection, connect
 
-from duologue.engines.stamps import find_stamps
-from load_tests.clock import nanoseconds, now
-from load_tests.ear import Ear
+from load_tests.recordings import Samples
 
 JsonObject = dict[str, object]
 
@@ -27,10 +23,15 @@ class _Error(msgspec.Struct):
     event_id: str | None = None
 
 
+class _Part(msgspec.Struct):
+    transcript: str | None = None
+
+
 class _Item(msgspec.Struct):
     id: str | None = None
     type: str = ""
     role: str | None = None
+    content: list[_Part] = []
 
 
 class _Details(msgspec.Struct):
@@ -54,6 +55,10 @@ class _Event(msgspec.Struct):
     error: _Error | None = None
     item: _Item | None = None
     response: _Response | None = None
+    audio_end_ms: int = 0
+
+
+Event = _Event
 
 
 @dataclass(slots=True)
@@ -86,48 +91,68 @@ class Heard:
     committed: list[tuple[float, str]] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     cut: dict[str, float] = field(default_factory=dict)
-    """When each interrupted item fell silent."""
+    """When each item was cut that was interrupted."""
+    heard_ms: dict[str, int] = field(default_factory=dict)
+    """How much of it had been heard, as the server says."""
+    written: dict[str, str] = field(default_factory=dict)
+    """The words of items that were asked for."""
     late_audio: int = 0
     """Pieces of audio of an answer that arrived after the user's interruption of it."""
     events: int = 0
 
 
-class Client:
-    """Reads everything that comes and plays it; interrupts itself as clients do."""
+class Client(ABC):
+    """Takes in everything that comes. What carries it is the subclasses' part."""
 
-    def __init__(self, socket: ClientConnection, opened: float, *, keep: bool = False) -> None:
-        self._socket = socket
+    rate: ClassVar[int]
+    """Of what :meth:`send_sound` takes and :meth:`played` gives, in Hz."""
+
+    def __init__(self, opened: float) -> None:
         self._changed = anyio.Event()
         self._types: dict[str, int] = {}
+        self._decoder = msgspec.json.Decoder(Event)
         self.opened = opened
         self.created: float | None = None
         self.closed = False
-        self.ear = Ear(keep=keep)
         self.heard = Heard()
+
+    # -- what carries it --------------------------------------------------------------------
+
+    @abstractmethod
+    async def send_text(self, text: str) -> None:
+        """Send an event. Raises ClientError when the connection is gone."""
+
+    @abstractmethod
+    async def send_sound(self, samples: Samples) -> None:
+        """Send 20 ms of the microphone."""
+
+    @abstractmethod
+    def audible(self, moment: float) -> bool:
+        """Whether something will be heard at this time, as far as is known."""
+
+    @abstractmethod
+    async def quiet(self) -> None:
+        """Wait until what there is has been heard."""
+
+    @abstractmethod
+    async def stopped(self, answer: Answer, noticed: float) -> float | None:
+        """When an answer was last heard that was interrupted; ``None`` if it ended by itself.
+
+        ``noticed``: when the server said that somebody speaks.
+        """
+
+    @abstractmethod
+    def played(self) -> list[tuple[float, Samples]]:
+        """What was heard, if that was to be kept."""
+
+    @abstractmethod
+    def gaps(self) -> list[float]:
+        """Seconds of silence within an answer, each where the next piece came too late."""
+
+    # -- what is the same -------------------------------------------------------------------
 
     async def send(self, event: JsonObject) -> None:
         await self.send_text(msgspec.json.encode(event).decode())
-
-    async def send_text(self, text: str) -> None:
-        """Send an event. Raises ClientError when the connection is gone."""
-        try:
-            await self._socket.send(text)
-        except websockets.ConnectionClosed as error:
-            raise ClientError(f"closed by the server: {error}") from None
-
-    async def read(self) -> None:
-        """Take everything in until the connection is closed."""
-        decoder = msgspec.json.Decoder(_Event)
-        try:
-            async for data in self._socket:
-                moment = now()
-                await self._take(decoder.decode(data), moment)
-                self._changed.set()
-                self._changed = anyio.Event()
-        except websockets.ConnectionClosedError as error:
-            self.heard.errors.append(f"closed by the server: {error}")
-        self.closed = True
-        self._changed.set()
 
     async def until(self, condition: Callable[[], bool], seconds: float, what: str) -> None:
         """Wait until something is so. Raises ClientError when it is not so in time."""
@@ -154,20 +179,19 @@ class Client:
         """All answers in the order of their creation."""
         return list(self.heard.answers.values())
 
-    async def _take(self, event: _Event, moment: float) -> None:
+    def take(self, text: str | bytes, moment: float) -> Event:
+        """An event has come; notes what it says."""
+        event = self._decoder.decode(text)
         heard = self.heard
         heard.events += 1
         self._types[event.type] = self._types.get(event.type, 0) + 1
         match event.type:
-            case "response.output_audio.delta":
-                self._listen(event, moment)
-            case "response.output_audio.done":
-                self.ear.complete(event.item_id)
             case "response.output_audio_transcript.delta" | "response.output_text.delta":
-                heard.answers[event.response_id].transcript += event.delta
+                answer = heard.answers[event.response_id]
+                answer.transcript += event.delta
+                answer.item_id = event.item_id
             case "input_audio_buffer.speech_started":
                 heard.speech_started.append((moment, event.item_id))
-                await self._be_interrupted(moment)
             case "input_audio_buffer.speech_stopped":
                 heard.speech_stopped.append((moment, event.item_id))
             case "input_audio_buffer.committed":
@@ -187,83 +211,31 @@ class Client:
                 answer.done, answer.status = moment, event.response.status
             case "error" if event.error is not None:
                 heard.errors.append(f"{event.error.code}: {event.error.message}")
+            case "conversation.item.truncated":
+                heard.cut.setdefault(event.item_id, moment)
+                heard.heard_ms[event.item_id] = event.audio_end_ms
+            case "conversation.item.retrieved" if event.item is not None:
+                words = [part.transcript or "" for part in event.item.content]
+                heard.written[event.item.id or ""] = " ".join(words)
             case _:
                 pass
+        self.stir()
+        return event
 
-    def _listen(self, event: _Event, moment: float) -> None:
-        pcm = base64.b64decode(event.delta)
-        answer = self.heard.answers[event.response_id]
-        answer.audio_bytes += len(pcm)
-        if event.item_id in self.heard.cut:
-            self.heard.late_audio += 1
-            return
-        if answer.first_audio is None:
-            answer.first_audio, answer.item_id = moment, event.item_id
-        self.ear.receive(event.item_id, pcm, moment)
-        for _, stamp in find_stamps(pcm):
-            due = nanoseconds(stamp.due_ns)
-            if due < answer.created:
-                self.heard.drafted += 1
-            else:
-                self.heard.added_latency.append(moment - due)
+    def stir(self) -> None:
+        """Something has changed for those that wait for it."""
+        self._changed.set()
+        self._changed = anyio.Event()
 
-    async def _be_interrupted(self, moment: float) -> None:
-        cut = self.ear.flush(moment)
-        if cut is None:
-            return
-        item_id, heard_ms = cut
-        self.heard.cut[item_id] = moment
-        await self.send(
-            {
-                "type": "conversation.item.truncate",
-                "item_id": item_id,
-                "content_index": 0,
-                "audio_end_ms": heard_ms,
-            }
-        )
+    def end(self, reason: str = "") -> None:
+        """The connection is over; with a reason it is an error."""
+        if reason:
+            self.heard.errors.append(reason)
+        self.closed = True
+        self._changed.set()
 
 
-@asynccontextmanager
-async def open_client(
-    url: str, *, key: str = "", model: str = "", keep: bool = False, seconds: float = 10.0
-) -> AsyncIterator[Client]:
-    """A connected client whose session has been created.
-
-    ``url``: the server's, as ``http://127.0.0.1:8765``. Raises ClientError when there is no
-    session within ``seconds``.
-    """
-    address = f"{url.replace('http', 'ws', 1).rstrip('/')}/v1/realtime?model={model or 'any'}"
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
-    opened = now()
-    try:
-        socket = await connect(
-            address,
-            additional_headers=headers,
-            compression=None,
-            max_size=None,
-            max_queue=256,
-            open_timeout=seconds,
-            close_timeout=2.0,
-            ping_interval=None,
-            proxy=None,
-        )
-    except (OSError, TimeoutError, websockets.WebSocketException) as error:
-        raise ClientError(f"can't connect: {error}") from None
-    try:
-        async with anyio.create_task_group() as tasks:
-            client = Client(socket, opened, keep=keep)
-            tasks.start_soon(client.read)
-            await client.until(lambda: client.created is not None, seconds, "session.created")
-            yield client
-            tasks.cancel_scope.cancel()
-    except BaseExceptionGroup as group:
-        raise _cause(group) from None
-    finally:
-        with anyio.CancelScope(shield=True), anyio.move_on_after(2.0):
-            await socket.close()
-
-
-def _cause(group: BaseExceptionGroup) -> BaseException:
+def cause(group: BaseExceptionGroup) -> BaseException:
     """The one ClientError that a group is about, or else the group."""
     ours, others = group.split(ClientError)
     if ours is None or others is not None:

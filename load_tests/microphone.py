@@ -1,6 +1,5 @@
 """A microphone: 20 ms of sound at a time, on one schedule that never drifts."""
 
-import base64
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -8,6 +7,7 @@ from dataclasses import dataclass, field
 import anyio
 import numpy as np
 
+from duologue.codecs.resample import Resampler
 from load_tests.clock import now
 from load_tests.recordings import RATE, Recording, Samples
 
@@ -15,8 +15,6 @@ FRAME_SECONDS = 0.02
 FRAME = int(RATE * FRAME_SECONDS)
 ROOM_DB = -66.0
 """Level of the noise of the room, in dB below full scale: no real microphone is silent."""
-
-_PREFIX = '{"type":"input_audio_buffer.append","audio":"'
 
 
 def room_noise(samples: int, seed: int = 1) -> Samples:
@@ -26,30 +24,30 @@ def room_noise(samples: int, seed: int = 1) -> Samples:
     return noise.round().astype(np.int16)
 
 
-def append_event(samples: Samples) -> str:
-    """An ``input_audio_buffer.append`` event as it goes over the wire."""
-    return f'{_PREFIX}{base64.b64encode(samples.astype("<i2").tobytes()).decode()}"}}'
-
-
-def append_events(samples: Samples) -> list[str]:
-    """Sound with the noise of the room, as one event for every 20 ms."""
-    count = -(-len(samples) // FRAME)
-    mixed = room_noise(count * FRAME).astype(np.int32)
+def frames_of(samples: Samples, rate: int = RATE) -> list[Samples]:
+    """Sound at `rate` with the noise of the room, 20 ms a frame."""
+    size = int(rate * FRAME_SECONDS)
+    count = -(-len(samples) // size)
+    mixed = room_noise(count * size).astype(np.int32)
     mixed[: len(samples)] += samples
     clipped = np.clip(mixed, -32768, 32767).astype(np.int16)
-    return [append_event(frame) for frame in clipped.reshape(count, FRAME)]
+    return list(clipped.reshape(count, size))
 
 
 @dataclass(frozen=True, slots=True)
 class Clip:
-    """A recording, ready to be said."""
+    """A recording, ready to be said by a microphone of some rate."""
 
     recording: Recording
-    events: list[str]
+    frames: list[Samples]
 
     @classmethod
-    def of(cls, recording: Recording) -> "Clip":
-        return cls(recording, append_events(recording.samples))
+    def of(cls, recording: Recording, rate: int = RATE) -> "Clip":
+        samples = recording.samples
+        if rate != RATE:
+            resampler = Resampler(RATE, rate, np.int16)
+            samples = np.concatenate((resampler.push(samples), resampler.flush()))
+        return cls(recording, frames_of(samples, rate))
 
 
 @dataclass(slots=True)
@@ -86,19 +84,18 @@ class Utterance:
 
 
 class Microphone:
-    """Sends the noise of the room, and what is said, in real time.
+    """Hears the noise of the room, and what is said, in real time.
 
-    Frame *n* is sent at the start plus *n* times 20 ms; a late one does not make the next late.
+    Frame *n* is given at the start plus *n* times 20 ms; a late one does not make the next late.
     """
 
-    def __init__(self) -> None:
-        second = room_noise(RATE, seed=2)
-        self._room = [append_event(frame) for frame in second.reshape(-1, FRAME)]
+    def __init__(self, rate: int = RATE) -> None:
+        self._room = frames_of(np.zeros(rate, np.int16), rate)
         self._waiting: deque[Utterance] = deque()
-        self._left: deque[str] = deque()
+        self._left: deque[Samples] = deque()
         self.said: list[Utterance] = []
         self.late: list[float] = []
-        """Seconds by which each frame was sent after its time."""
+        """Seconds by which each frame was given after its time."""
 
     def say(self, clip: Clip) -> Utterance:
         """Say a clip from the next free frame on."""
@@ -110,24 +107,24 @@ class Microphone:
         """Stop in the middle of a word."""
         self._left.clear()
 
-    def next_event(self, frame: int, due: float) -> str:
-        """The event of a frame that is due to be sent at ``due``."""
+    def next_frame(self, number: int, due: float) -> Samples:
+        """The frame that is due to be given at ``due``."""
         if not self._left and self._waiting:
             utterance = self._waiting.popleft()
-            self._left.extend(utterance.clip.events)
+            self._left.extend(utterance.clip.frames)
             utterance.start(due - FRAME_SECONDS)
             self.said.append(utterance)
         if self._left:
             return self._left.popleft()
-        return self._room[frame % len(self._room)]
+        return self._room[number % len(self._room)]
 
-    async def run(self, send: Callable[[str], Awaitable[None]]) -> None:
-        """Send frames until cancelled."""
+    async def run(self, give: Callable[[Samples], Awaitable[None]]) -> None:
+        """Give frames until cancelled."""
         begin = now()
-        frame = 0
+        number = 0
         while True:
-            frame += 1
-            due = begin + frame * FRAME_SECONDS
+            number += 1
+            due = begin + number * FRAME_SECONDS
             await anyio.sleep(max(0.0, due - now()))
             self.late.append(now() - due)
-            await send(self.next_event(frame, due))
+            await give(self.next_frame(number, due))

@@ -3,16 +3,23 @@
 import random
 import wave
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import anyio
 import numpy as np
 
-from load_tests.client import Answer, Client, ClientError, JsonObject, open_client
+from load_tests.client import Answer, Client, ClientError, JsonObject
 from load_tests.clock import now
+from load_tests.impairment import Impairment
 from load_tests.microphone import Clip, Microphone, Utterance
-from load_tests.recordings import RATE
+from load_tests.recordings import Samples
+from load_tests.rtc_client import Coding, RtcClient, open_call
+from load_tests.socket_client import open_socket
+
+Transport = Literal["websocket", "webrtc"]
 
 PATIENCE = 30.0
 """An answer that has not begun after this many seconds makes the session a failed one."""
@@ -36,6 +43,29 @@ class Plan:
     """Every how many answers is interrupted; 0 for none."""
     keep: Path | None = None
     """Where to leave a recording of each conversation: the user left, the answers right."""
+    transport: Transport = "websocket"
+    coding: Coding = "stock"
+    network: Impairment = Impairment()
+    """Over WebRTC: how the microphone is coded, and what the path does to packets."""
+    compare_words: bool = False
+    """Over WebRTC: ask for the words of each interrupted answer, and keep what was heard of it."""
+
+    def open(
+        self, url: str, *, seed: int, key: str = "", model: str = ""
+    ) -> AbstractAsyncContextManager[Client]:
+        """A client whose session has been created."""
+        keep = self.keep is not None
+        if self.transport == "websocket":
+            return open_socket(url, key=key, model=model, keep=keep)
+        return open_call(
+            url,
+            key=key,
+            model=model,
+            keep=keep or self.compare_words,
+            coding=self.coding,
+            network=self.network,
+            seed=seed,
+        )
 
     def session(self) -> JsonObject:
         """The fields of the session that this plan needs."""
@@ -49,6 +79,16 @@ class Plan:
         if self.instructions:
             session["instructions"] = self.instructions
         return session
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """An interrupted answer: its sound as it was heard (at 48 kHz), all of its words, and those
+    that history has of it."""
+
+    sound: Samples
+    text: str
+    history: str
 
 
 @dataclass(slots=True)
@@ -68,6 +108,10 @@ class Outcome:
     premature: int = 0
     late_audio: int = 0
     drafted: int = 0
+    fades: list[float] = field(default_factory=list)
+    server_stop: list[float] = field(default_factory=list)
+    """From the first voiced packet of an interruption to the last packet of speech."""
+    cuts: list["Cut"] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
 
 
@@ -78,11 +122,11 @@ async def converse(
     outcome = Outcome()
     await anyio.sleep(delay)
     try:
-        async with open_client(url, key=key, model=model, keep=plan.keep is not None) as client:
+        async with plan.open(url, seed=seed, key=key, model=model) as client:
             assert client.created is not None
             outcome.connect = client.created - client.opened
             await client.configure(plan.session())
-            microphone = Microphone()
+            microphone = Microphone(client.rate)
             try:
                 await _talk(client, microphone, plan, random.Random(seed), outcome)
                 outcome.ok = not client.heard.errors
@@ -99,11 +143,13 @@ async def converse(
 
 def _collect(client: Client, microphone: Microphone, outcome: Outcome) -> None:
     outcome.added_latency = client.heard.added_latency
-    outcome.gaps = client.ear.gaps
+    outcome.gaps = client.gaps()
     outcome.late_frames = microphone.late
     outcome.late_audio = client.heard.late_audio
     outcome.drafted = client.heard.drafted
     outcome.errors = client.heard.errors
+    if isinstance(client, RtcClient):
+        outcome.fades, outcome.server_stop = client.fades, client.shares
 
 
 async def _talk(
@@ -111,7 +157,7 @@ async def _talk(
 ) -> None:
     end = now() + plan.seconds
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(microphone.run, client.send_text)
+        tasks.start_soon(microphone.run, client.send_sound)
         await anyio.sleep(0.5 + chance.random() * 0.5)
         interruption: Utterance | None = None
         while now() < end:
@@ -125,6 +171,8 @@ async def _talk(
                 clip = chance.choice(plan.interruptions)
                 await anyio.sleep(chance.uniform(0.3, 0.9))
                 interruption = await interrupt(client, microphone, answer, clip, outcome)
+                if interruption is not None and plan.compare_words:
+                    await remember_cut(client, answer, outcome)
             if interruption is None:
                 await _hear_out(client, answer, end)
                 await anyio.sleep(chance.uniform(0.3, 0.8))
@@ -165,7 +213,7 @@ async def interrupt(
     ``None``, and nothing said, when the answer is over. An answer that ends by itself before it is
     stopped is not counted as an interruption.
     """
-    if answer.done is not None and not client.ear.audible(now() + 0.2):
+    if answer.done is not None and not client.audible(now() + 0.2):
         return None
     utterance = microphone.say(clip)
     await utterance.begin()
@@ -180,10 +228,25 @@ async def interrupt(
         "speech_started after an interruption",
     )
     moment = noticed()
-    if client.heard.cut.get(answer.item_id) == moment and moment is not None:
-        outcome.barge_in_stop.append(moment - utterance.first_voiced_at)
+    assert moment is not None
+    stopped = await client.stopped(answer, moment)
+    if stopped is not None:
+        outcome.barge_in_stop.append(stopped - utterance.first_voiced_at)
         outcome.interruptions += 1
+        if isinstance(client, RtcClient):
+            client.note_share(utterance.first_voiced_at)
     return utterance
+
+
+async def remember_cut(client: Client, answer: Answer, outcome: Outcome) -> None:
+    """Ask for the words that history has of an interrupted answer."""
+    if not isinstance(client, RtcClient) or answer.item_id not in client.heard.cut:
+        return
+    await client.send({"type": "conversation.item.retrieve", "item_id": answer.item_id})
+    await client.until(lambda: answer.item_id in client.heard.written, 5.0, "item.retrieved")
+    assert answer.first_audio is not None
+    sound = client.loudspeaker.between(answer.first_audio - 0.1, client.loudspeaker.last_sound)
+    outcome.cuts.append(Cut(sound, answer.transcript, client.heard.written[answer.item_id]))
 
 
 async def _hear_out(client: Client, answer: Answer, end: float) -> None:
@@ -191,28 +254,26 @@ async def _hear_out(client: Client, answer: Answer, end: float) -> None:
     left = max(0.1, end - now())
     with anyio.move_on_after(left):
         await client.until(lambda: answer.done is not None, left + 60.0, "response.done")
-        await anyio.sleep(max(0.0, client.ear.quiet_at - now()))
+        await client.quiet()
 
 
 def write_conversation(path: Path, client: Client, microphone: Microphone) -> None:
-    """A stereo recording at 24 kHz: what was said left, what was heard right."""
-    begin = client.opened
+    """A stereo recording at the client's rate: what was said left, what was heard right."""
+    begin, rate = client.opened, client.rate
     sounds = [
-        (utterance.started - begin, utterance.clip.recording.samples, 0)
+        (utterance.started - begin, np.concatenate(utterance.clip.frames), 0)
         for utterance in microphone.said
         if utterance.started is not None
     ]
-    sounds += [
-        (piece.start - begin, np.frombuffer(piece.pcm, "<i2"), 1) for piece in client.ear.pieces
-    ]
-    length = max((int(start * RATE) + len(pcm) for start, pcm, _ in sounds), default=0)
+    sounds += [(start - begin, samples, 1) for start, samples in client.played()]
+    length = max((int(start * rate) + len(pcm) for start, pcm, _ in sounds), default=0)
     mix = np.zeros((length, 2), "<i2")
     for start, pcm, channel in sounds:
-        at = int(start * RATE)
+        at = int(start * rate)
         mix[at : at + len(pcm), channel] = pcm
     path.parent.mkdir(parents=True, exist_ok=True)
     with wave.open(str(path), "wb") as file:
         file.setnchannels(2)
         file.setsampwidth(2)
-        file.setframerate(RATE)
+        file.setframerate(rate)
         file.writeframes(mix.tobytes())

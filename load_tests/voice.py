@@ -80,4 +80,6 @@ def summary(outcomes: Sequence[Outcome]) -> dict[str, Json]:
         "pieces_timed": sum(len(outcome.added_latency) for outcome in outcomes),
         "pieces_drafted": sum(outcome.drafted for outcome in outcomes),
         "pieces_after_stop": sum(outcome.late_audio for outcome in outcomes),
+        "server_stop_ms": spread(joined("server_stop")),
+        "fade_ms": spread(joined("fades")),
     }
