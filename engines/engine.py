@@ -404,6 +404,8 @@ class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
     recognizer: str = ""
     calls_tools: bool = True
     batch: int = 0
+    ``stage``: it is one stage of a pipeline, and takes the commands of
+    :mod:`duologue.engines.stage_messages` instead.
     sampling: tuple[str, ...] = ()
     duplex: DuplexSpec | None = None
 
@@ -417,6 +419,7 @@ class EngineStream(Protocol):
     async def receive(self) -> Output:
         """The next output. Raises EngineLost once, when the worker is gone."""
 
+    stage: str = ""
     async def aclose(self) -> None:
         """Give the place back. Idempotent; bounded; never raises EngineError."""
 

@@ -7,10 +7,10 @@ is the death of the other side.
 Order. Each lane keeps its order; the lanes overtake each other. What may overtake what:
 
 - To the worker, the data lane has ConfigureListening, Hear, EndUtterance, DropUtterance,
-  JudgeTurn, Prepare, Respond, AlignSpeech and all that frame-locked sessions send, so that nothing
-  passes the audio it is about. The control lane has OpenSession, CloseSession and Acknowledge. A
-  close overtakes what is queued for its session, which is then dropped. An open needs no order:
-  nothing is sent on a session before the worker has admitted it.
+  JudgeTurn, Prepare, Respond, AlignSpeech and all that frame-locked sessions and pipelines send, so
+  that nothing passes the audio it is about. The control lane has OpenSession, CloseSession and
+  Acknowledge. A close overtakes what is queued for its session, which is then dropped. An open
+  needs no order: nothing is sent on a session before the worker has admitted it.
 - CancelResponse takes both lanes: on control it overtakes, on data it follows its Respond and
   can't miss it. The worker passes on the first one that finds the answer alive.
 - To the gateway, the data lane has everything that belongs to an answer, so that ResponseEnded
@@ -60,6 +60,7 @@ from duologue.engines.engine import (
 )
 from duologue.engines.frames import FrameReader, FrameWriter, LaneBroken, Placed
 from duologue.engines.shared_memory import IncomingMemory, OutgoingMemory
+from duologue.engines.stage_messages import StageCommand, StageOutput
 from duologue.engines.unix_stream import UnixStream
 
 log = logging.getLogger(__name__)
@@ -139,8 +140,8 @@ class Returned(msgspec.Struct, frozen=True, tag=True):
 _OfLanes = Offered | Mapped | Placed | Returned
 _OF_LANES = frozenset({Offered, Mapped, Placed, Returned})
 
-ToWorker = Hello | Command | DuplexCommand
-ToGateway = Welcome | Admitted | Refused | Draining | Output | DuplexOutput
+ToWorker = Hello | Command | DuplexCommand | StageCommand
+ToGateway = Welcome | Admitted | Refused | Draining | Output | DuplexOutput | StageOutput
 
 _CONTROL_COMMANDS = frozenset({OpenSession, CloseSession, Acknowledge})
 _DATA_OUTPUTS = frozenset(
@@ -153,6 +154,7 @@ _DATA_OUTPUTS = frozenset(
         ToolCallEnded,
         ResponseEnded,
         *get_args(DuplexOutput),
+        *get_args(StageOutput),
     }
 )
 
@@ -445,7 +447,7 @@ def gateway_lane(stream: Wire, limits: LaneLimits) -> Lane[ToGateway]:
     return Lane(stream, _GATEWAY_FRAMES, _GATEWAY_MESSAGES, limits)
 
 
-def send_command(link: Link[ToGateway], command: Command | DuplexCommand) -> None:
+def send_command(link: Link[ToGateway], command: Command | DuplexCommand | StageCommand) -> None:
     """Queue a command on its lane. Raises as :meth:`Lane.send` does."""
     if type(command) is CancelResponse:
         link.control.send(command)
@@ -456,7 +458,7 @@ def send_command(link: Link[ToGateway], command: Command | DuplexCommand) -> Non
         link.data.send(command)
 
 
-def send_output(link: Link[ToWorker], output: Output | DuplexOutput) -> None:
+def send_output(link: Link[ToWorker], output: Output | DuplexOutput | StageOutput) -> None:
     """Queue an output on its lane. Raises as :meth:`Lane.send` does."""
     lane = link.data if type(output) in _DATA_OUTPUTS else link.control
     lane.send(output)

@@ -38,6 +38,7 @@ from duologue.engines.lanes import (
     socket_paths,
     worker_lane,
 )
+from duologue.engines.stage_messages import BeginStage, StageCommand, StageOutput
 from duologue.engines.unix_stream import UnixStream, listen_at
 
 HELLO_S = 5.0
@@ -125,7 +126,7 @@ class Places:
         while self._places:
             await self._changed.wait()
 
-    def emit(self, output: Output | DuplexOutput) -> None:
+    def emit(self, output: Output | DuplexOutput | StageOutput) -> None:
         """Send an output to its session's gateway; what is for a closed session is dropped."""
         place = self._places.get(output.session)
         if place is None:
@@ -227,6 +228,12 @@ class Places:
                 if self._spec.duplex is None:
                     raise LaneBroken("it takes the engine for a frame-locked one")
                 # Only backends whose spec says so get these, and they take both.
+                await self._pass(cast(Command, command))
+            elif isinstance(command, StageCommand):
+                if not self._spec.stage:
+                    raise LaneBroken("it takes the engine for a stage of a pipeline")
+                if isinstance(command, BeginStage):
+                    place.answers[command.generation] = False
                 await self._pass(cast(Command, command))
             elif isinstance(command, CancelResponse):
                 if place.answers.get(command.generation) is False:

@@ -42,6 +42,7 @@ from duologue.engines.lanes import (
     send_command,
     socket_paths,
 )
+from duologue.engines.stage_messages import StageCommand, StageOutput
 from duologue.engines.unix_stream import UnixStream, connect
 
 log = logging.getLogger(__name__)
@@ -81,7 +82,7 @@ class RemoteStream:
         self.batch = batch
         self._link = link
         self._engine = engine
-        self._inbox: deque[Output | DuplexOutput] = deque()
+        self._inbox: deque[Output | DuplexOutput | StageOutput] = deque()
         self._inbox_size = inbox
         self._something = anyio.Event()
         self._yielded = True
@@ -95,7 +96,7 @@ class RemoteStream:
         """Outputs that wait for the reader."""
         return len(self._inbox)
 
-    def send(self, command: Command | DuplexCommand) -> None:
+    def send(self, command: Command | DuplexCommand | StageCommand) -> None:
         """Queue a command; never waits. Raises EngineLost when the worker is gone.
 
         A request that no frame can hold is answered here: the answer fails with
@@ -120,7 +121,11 @@ class RemoteStream:
         """As :meth:`receive`, of a frame-locked engine."""
         return cast(DuplexOutput, await self._next())
 
-    async def _next(self) -> Output | DuplexOutput:
+    async def receive_stage(self) -> ResponseEnded | StageOutput:
+        """As :meth:`receive`, of a stage of a pipeline."""
+        return cast("ResponseEnded | StageOutput", await self._next())
+
+    async def _next(self) -> Output | DuplexOutput | StageOutput:
         if self._inbox and not self._yielded:
             # A long inbox must not keep other tasks from their turns.
             await anyio.lowlevel.checkpoint()
@@ -164,7 +169,7 @@ class RemoteStream:
         self.admitted = refusal is None
         self._answered.set()
 
-    def deliver(self, output: Output | DuplexOutput) -> bool:
+    def deliver(self, output: Output | DuplexOutput | StageOutput) -> bool:
         """Put an output into the inbox; false when it is full."""
         if len(self._inbox) >= self._inbox_size:
             return False
@@ -178,7 +183,9 @@ class RemoteStream:
         self._something.set()
         self._answered.set()
 
-    def _refuse(self, command: Command | DuplexCommand, error: MessageTooLarge) -> None:
+    def _refuse(
+        self, command: Command | DuplexCommand | StageCommand, error: MessageTooLarge
+    ) -> None:
         match command:
             case Respond(generation=generation):
                 failure = EngineFailure("context_too_long", "the request is too large")
@@ -352,7 +359,7 @@ class RemoteEngine:
         """A stream of this engine's is closed."""
         self._streams.pop(alias, None)
 
-    def _deliver(self, output: Output | DuplexOutput) -> None:
+    def _deliver(self, output: Output | DuplexOutput | StageOutput) -> None:
         stream = self._streams.get(output.session)
         if stream is not None and not stream.deliver(output):
             log.warning("session %s is lost: it does not read its outputs", output.session)
