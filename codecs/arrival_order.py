@@ -37,6 +37,9 @@ class ArrivalOrder:
         """Packets that came after they were given up, or twice."""
         self.lost = 0
         """Packets that were given up."""
+        self.waited = 0.0
+        """Seconds that packets were held, together."""
+        self._now = 0.0
 
     def __len__(self) -> int:
         """Packets held."""
@@ -45,6 +48,7 @@ class ArrivalOrder:
     def push(self, packet: AudioPacket, now: float, redundant: bool = False) -> list[Step]:
         """A packet has arrived. A `redundant` copy does not count as late when it is not needed,
         and never starts a stream."""
+        self._now = now
         if self._next is None:
             if redundant:
                 return []
@@ -65,6 +69,7 @@ class ArrivalOrder:
 
     def handle_timer(self, now: float) -> list[Step]:
         """Time has passed: gaps that were waited for long enough are given up."""
+        self._now = now
         steps: list[Step] = []
         while self._held and now >= self.next_deadline():
             self._give_up(steps)
@@ -86,12 +91,12 @@ class ArrivalOrder:
 
     def _release(self, steps: list[Step]) -> None:
         while self._next in self._held:
-            self._play(self._held.pop(self._next)[0], steps)
+            self._play(self._take(self._next), steps)
 
     def _give_up(self, steps: list[Step]) -> None:
         """Fill the gap and play on behind it."""
         assert self._next is not None
-        packet, _ = self._held.pop(min(self._held))
+        packet = self._take(min(self._held))
         missing = packet.sequence - self._next
         self.lost += missing
         span = packet.timestamp - self._timestamp
@@ -108,6 +113,11 @@ class ArrivalOrder:
         self._timestamp = packet.timestamp
         self._play(packet, steps)
         self._release(steps)
+
+    def _take(self, sequence: int) -> AudioPacket:
+        packet, arrival = self._held.pop(sequence)
+        self.waited += self._now - arrival
+        return packet
 
     def _play(self, packet: AudioPacket, steps: list[Step]) -> None:
         pause = packet.timestamp - self._timestamp

@@ -14,6 +14,7 @@ from prometheus_client import (
     generate_latest,
 )
 
+from duologue.realtime.reception_totals import ReceptionTotals
 from duologue.realtime.server_wire import EVENT_TYPES
 from duologue.sessions import effects, events
 from duologue.sessions.effects import Effect
@@ -79,6 +80,26 @@ class Metrics:
     def watch(self, name: str, text: str, value: Callable[[], float]) -> None:
         """A gauge that is asked when the figures are."""
         Gauge(name, text, registry=self._registry).set_function(value)
+
+    def watch_reception(self, totals: ReceptionTotals) -> None:
+        """What calls have heard, and what of it the network took."""
+        for name, text, value in (
+            ("packets_received", "Audio packets of callers.", lambda: totals.received),
+            ("packets_lost", "Audio packets of callers that never came.", lambda: totals.lost),
+            ("audio_seconds", "Sound of callers, of all kinds.", lambda: totals.decoded),
+            ("concealed_seconds", "Sound of callers that was guessed.", lambda: totals.concealed),
+            (
+                "recovered_seconds",
+                "Sound of callers that came out of the redundancy of later packets.",
+                lambda: totals.recovered,
+            ),
+            (
+                "waited_seconds",
+                "What packets of callers waited for others before them.",
+                lambda: totals.waited,
+            ),
+        ):
+            self.watch(f"duologue_rtc_{name}", text, value)
 
     def opened(self) -> None:
         self._opened.inc()
