@@ -20,6 +20,7 @@ from duologue.codecs.red import split_red
 from duologue.codecs.rtp import Place, Reception, RtpPacket, build_receiver_report
 from duologue.codecs.voice_decoder import VoiceDecoder
 from duologue.realtime.pacer import PERIOD, Pacer
+from duologue.realtime.reception_totals import ReceptionTotals
 from duologue.realtime.rtc_media import AudioCodec, MediaTarget, MediaTransport
 from duologue.sessions.clock import MonotonicClock
 from duologue.sessions.ports import Clock
@@ -52,7 +53,8 @@ class ReceiverStats:
     recovered_ms: float
     jitter_ms: float
     delay_ms: float
-    """What the buffer adds; 0 where packets are handed on at arrival."""
+    """What the buffer adds to what was played last; where packets are handed on at arrival, what
+    each waited on average for those before it."""
     drift_ppm: float
     """How much faster the sender's clock is than ours."""
 
@@ -87,6 +89,25 @@ class _Source:
         self.playout = AudioPlayout(self.decoder) if lockstep else None
         self.drift = ClockDrift(self.decoder.clock_rate)
         self.last_packet = -math.inf
+        self.counted = ReceptionTotals()
+
+    @property
+    def counts(self) -> ReceptionTotals:
+        """Since its beginning."""
+        decoder = self.decoder
+        return ReceptionTotals(
+            received=self.reception.received,
+            lost=max(0, self.reception.lost),
+            decoded=decoder.decoded / decoder.rate,
+            concealed=decoder.concealed / decoder.rate,
+            recovered=decoder.recovered / decoder.rate,
+            waited=self.order.waited,
+        )
+
+    @property
+    def mean_wait(self) -> float:
+        """Seconds that a packet was held behind gaps, on average."""
+        return self.order.waited / max(1, self.reception.received)
 
     def push(self, packet: RtpPacket, place: Place, now: float) -> list[Step]:
         """What to do now. MalformedDataError."""
@@ -137,8 +158,10 @@ class AudioReceiver(MediaTarget):
         rate: int = HEARD_RATE,
         lockstep: bool = False,
         clock: Clock | None = None,
+        totals: ReceptionTotals | None = None,
     ) -> None:
-        """`ssrc` and `cname` are what our reports go by. `rate` is one of Opus's."""
+        """`ssrc` and `cname` are what our reports go by. `rate` is one of Opus's. `totals` are
+        counted up once a second."""
         self._transport = transport
         self._codecs = {codec.payload_type: codec for codec in codecs}
         for codec in codecs:
@@ -151,6 +174,7 @@ class AudioReceiver(MediaTarget):
         self._rate = rate
         self._lockstep = lockstep
         self._clock = clock or MonotonicClock()
+        self._totals = totals or ReceptionTotals()
         self._budget = PacketBudget()
         self._source: _Source | None = None
         self._strays = 0
@@ -168,6 +192,7 @@ class AudioReceiver(MediaTarget):
     def stop(self) -> None:
         """Idempotent; `on_audio` is not called any more."""
         self._started = False
+        self._count()
         self._transport.unlisten(self._receive)
         self._transport.unroute_source(self)
         self._pacer.leave(self)
@@ -194,7 +219,7 @@ class AudioReceiver(MediaTarget):
             concealed_ms=decoder.concealed * ms,
             recovered_ms=decoder.recovered * ms,
             jitter_ms=source.reception.jitter * 1000,
-            delay_ms=playout.delay * 1000 if playout is not None else 0.0,
+            delay_ms=1000 * (playout.delay if playout is not None else source.mean_wait),
             drift_ppm=source.drift.ppm,
         )
 
@@ -252,6 +277,7 @@ class AudioReceiver(MediaTarget):
             return None
         if source is not None:
             self._perform(source, source.order.restart(), now)
+            self._count()
         self._source = _Source(ssrc, codec, self._rate, self._lockstep)
         self._transport.route_source(self, ssrc, source.ssrc if source is not None else None)
         self._their_report = None
@@ -264,8 +290,16 @@ class AudioReceiver(MediaTarget):
         elif pieces:
             self._on_audio(np.concatenate(pieces).tobytes(), now)
 
+    def _count(self) -> None:
+        """Add to the process's figures what has come since the last time."""
+        if self._source is not None:
+            counts = self._source.counts
+            self._totals.add(counts, self._source.counted)
+            self._source.counted = counts
+
     def _report(self, source: _Source, now: float) -> None:
         self._reported = now
+        self._count()
         last, delay = 0, 0
         if self._their_report is not None:
             last, delay = self._their_report[0], int((now - self._their_report[1]) * 65536)
