@@ -6,6 +6,8 @@ the parent is gone or wants the worker gone. Standard output carries :class:`Sta
 message each. Nothing secret is in the arguments or the environment.
 """
 
+from typing import Literal
+
 import msgspec
 
 from duologue.engines.lanes import LaneLimits
@@ -18,6 +20,9 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     ``backend`` names an entry of the worker's table; ``options`` is the msgpack of that backend's
     own options. ``directory`` is where its sockets go: private to this worker, mode 0700, and with
     ``remove_directory`` removed when the worker ends.
+    ``environment``: variables that this worker gets besides the server's, and in place of them: the
+    devices that it sees (``CUDA_VISIBLE_DEVICES``), how many threads its libraries start.
+    ``log_format``: ``text`` or ``json``, one line a message.
     ``retry_after_s`` is what a client is told when all places are taken. ``batch_limit``: sessions
     of the batch lane, with those whose answer runs. ``stop_s`` bounds an orderly end.
     """
@@ -27,7 +32,9 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     directory: str
     remove_directory: bool = False
     options: bytes = b"\x80"
+    environment: dict[str, str] = {}
     log_level: str = "info"
+    log_format: Literal["text", "json"] = "text"
     heartbeat_s: float = 0.5
     stop_s: float = 5.0
     retry_after_s: float = 5.0

@@ -191,7 +191,9 @@ class Supervisor:
         watch = Watch(self._rules, anyio.current_time())
         if self._config.remove_directory:
             await anyio.to_thread.run_sync(make_private, self.directory)
-        environment = await anyio.to_thread.run_sync(worker_environment, os.environ, self.directory)
+        environment = await anyio.to_thread.run_sync(
+            worker_environment, os.environ, self.directory, self._config.environment
+        )
         # Starting takes milliseconds; a cancel in the middle would lose the process.
         with anyio.CancelScope(shield=True):
             process = await anyio.open_process(

@@ -29,6 +29,7 @@ from duologue.engines.lanes import (
     socket_paths,
 )
 from duologue.engines.lifeline import Beat, Drain, Report, Started, StartFailed, WorkerConfig
+from duologue.engines.log_lines import JsonFormatter
 from duologue.engines.places import Places, listen
 from duologue.engines.pulse import Pulse
 
@@ -57,7 +58,24 @@ def _cascade(options: bytes, pulse: Pulse) -> Backend:
     return create_backend(options, pulse)
 
 
-BACKENDS: Mapping[str, BackendFactory] = {"cascade": _cascade, "scripted": _scripted}
+def _scripted_duplex(options: bytes, pulse: Pulse) -> Backend:
+    from duologue.engines.duplex_script import create_backend
+
+    return create_backend(options, pulse)
+
+
+def _moshi(options: bytes, pulse: Pulse) -> Backend:
+    from duologue.engines.duplex_moshi import create_backend
+
+    return create_backend(options, pulse)
+
+
+BACKENDS: Mapping[str, BackendFactory] = {
+    "cascade": _cascade,
+    "moshi": _moshi,
+    "scripted": _scripted,
+    "scripted-duplex": _scripted_duplex,
+}
 """Backends by name. Each entry imports its module when it is called, and only then."""
 
 
@@ -231,11 +249,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     lifeline = _take_standard_streams()
     config = lifeline.read_config()
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=config.log_level.upper(),
-        format=f"%(asctime)s worker {config.name}[{os.getpid()}] %(levelname)s %(message)s",
-    )
+    _log_to_stderr(config)
     # One line for every request to the language model's own server says nothing to an operator.
     logging.getLogger("httpx").setLevel(logging.WARNING)
 
@@ -254,6 +268,16 @@ def main() -> int:
         lifeline.finish()
         _tidy(config)
     return 0
+
+
+def _log_to_stderr(config: WorkerConfig) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    if config.log_format == "json":
+        handler.setFormatter(JsonFormatter({"worker": config.name, "pid": str(os.getpid())}))
+    else:
+        line = f"%(asctime)s worker {config.name}[{os.getpid()}] %(levelname)s %(message)s"
+        handler.setFormatter(logging.Formatter(line))
+    logging.basicConfig(level=config.log_level.upper(), handlers=[handler])
 
 
 def _tidy(config: WorkerConfig) -> None:

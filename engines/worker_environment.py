@@ -15,10 +15,13 @@ DEFAULTS: Mapping[str, str] = {
 }
 
 
-def worker_environment(environ: Mapping[str, str], directory: Path) -> dict[str, str]:
-    """The server's environment with what models need; what the operator has set stays.
+def worker_environment(
+    environ: Mapping[str, str], directory: Path, given: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """The server's environment with what models need; what the operator has set stays, but for
+    what is `given` to this worker alone.
 
     `directory` is the worker's own: a link to a library may be put there. Blocks for a moment.
     Raises OSError when it can't be made.
     """
-    return with_openmp({**DEFAULTS, **environ}, directory)
+    return with_openmp({**DEFAULTS, **environ, **(given or {})}, directory)

@@ -47,7 +47,11 @@ def create_app(settings: Settings) -> Starlette:
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        supervisors = [Supervisor(config) for _ in range(settings.workers)]
+        # Each has a name of its own in logs and figures.
+        supervisors = [
+            Supervisor(msgspec.structs.replace(config, name=f"{config.name}-{number}"))
+            for number in range(settings.workers)
+        ]
         remotes = [RemoteEngine(supervisor.directory) for supervisor in supervisors]
         engine = PlacedEngine(remotes)
         clock = MonotonicClock()
@@ -84,6 +88,7 @@ def create_app(settings: Settings) -> Starlette:
                 tasks.start_soon(remote.run)
             async with Calls(registry, peers) as calls, registry:
                 metrics.watch("duologue_calls", "WebRTC calls that are on.", lambda: calls.active)
+                metrics.watch_reception(calls.reception)
                 app.state.started = epoch()
                 app.state.service = Service(
                     settings,
@@ -131,6 +136,7 @@ def worker_config(settings: Settings) -> WorkerConfig:
         directory="",
         options=msgspec.msgpack.encode(options),
         log_level=settings.log_level,
+        log_format=settings.log_format,
         batch_limit=settings.batch_limit,
     )
 

@@ -2,27 +2,11 @@
 
 import logging
 import sys
-from datetime import UTC, datetime
 from typing import Literal
 
-import msgspec
+from duologue.engines.log_lines import JsonFormatter
 
 TEXT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
-
-
-class JsonFormatter(logging.Formatter):
-    """One JSON object: time (RFC 3339), level, logger, message, and the traceback if any."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        entry = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        if record.exc_info:
-            entry["traceback"] = self.formatException(record.exc_info)
-        return msgspec.json.encode(entry).decode()
 
 
 def configure(level: str, form: Literal["text", "json"]) -> None:

@@ -1,5 +1,6 @@
 """The worker process, started and talked to as its supervisor does."""
 
+import json
 import os
 import select
 import signal
@@ -8,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import pytest
@@ -88,6 +90,7 @@ def worker(
     backend: str = "scripted",
     program: str = "",
     stop_s: float = 5.0,
+    log_format: Literal["text", "json"] = "text",
 ) -> Iterator[Process]:
     config = WorkerConfig(
         name="test",
@@ -97,6 +100,7 @@ def worker(
         heartbeat_s=0.01,
         stop_s=stop_s,
         log_level="warning",
+        log_format=log_format,
     )
     command = [sys.executable, *(["-c", program] if program else ["-m", "duologue.engines.worker"])]
     popen = subprocess.Popen(
@@ -173,6 +177,18 @@ def test_it_says_why_it_could_not_start(tmp_path: Path) -> None:
         logged = process.popen.stderr.read().decode()
         assert "worker test[" in logged
         assert "Traceback" in logged
+
+
+def test_its_log_can_be_lines_of_json(tmp_path: Path) -> None:
+    options = ScriptedOptions(start_failure="no weights")
+    with worker(tmp_path, options, log_format="json") as process:
+        assert process.popen.wait(WAIT_S) == 1
+        assert process.popen.stderr is not None
+        lines = [json.loads(line) for line in process.popen.stderr.read().splitlines()]
+        assert {(line["worker"], line["pid"]) for line in lines} == {
+            ("test", str(process.popen.pid))
+        }
+        assert any("Traceback" in line.get("traceback", "") for line in lines)
 
 
 def test_a_backend_that_is_unknown_is_no_start(tmp_path: Path) -> None:
