@@ -1,13 +1,11 @@
 """One answer: from its request to its one end."""
 
 import logging
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Literal, cast
 
 import anyio
 import msgspec
-from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from duologue.engines.backend import Emit
 from duologue.engines.engine import (
@@ -39,15 +37,24 @@ from duologue.engines.language import (
     LanguageStage,
     TextPiece,
 )
+from duologue.engines.pipeline.flow import Chunk, Flow
+from duologue.engines.pipeline.pipeline_run import (
+    Inbox,
+    InProcess,
+    Outlet,
+    PipelineRun,
+    RunKey,
+    StageError,
+    StageFatal,
+)
+from duologue.engines.pipeline.stage_graph import ASR, CASCADE, LLM, TTS, Kind
 from duologue.engines.recognition import RecognitionFailed
-from duologue.engines.speaking import SpeechWindow, Voices, length_ms, pieces
+from duologue.engines.speaking import SpeechWindow, VoiceStage, length_ms, pieces
+from duologue.engines.stage_messages import Clause, Spoken
 from duologue.models.clauses import ClauseSplitter
 
 MARGIN_MS = 150.0
 """A clause should be spoken so long before the one before it has been played."""
-
-CLAUSES_AHEAD = 4
-"""Clauses that may wait for the voice; beyond, the language model waits."""
 
 EndReason = Literal["completed", "max_output_tokens", "content_filter", "cancelled", "failed"]
 Part = TextPart | ImagePart | UtterancePart
@@ -58,13 +65,6 @@ Transcribe = Callable[[str, int | None, Callable[[], Rank]], Awaitable[str]]
 """An utterance's words up to a position; the rank tells how urgent they are."""
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """Stands in the line of clauses; set when all before it have been said."""
-
-    passed: anyio.Event
-
-
 class Reply:
     """Runs one answer. All methods are for the event loop."""
 
@@ -72,81 +72,99 @@ class Reply:
         self,
         command: Respond,
         language: LanguageStage,
-        voices: Voices,
+        voices: VoiceStage,
         transcribe: Transcribe,
         emit: Emit,
         clock: Callable[[], float],
+        answer_s: Mapping[str, float] | None = None,
     ) -> None:
+        """`answer_s`: see :class:`duologue.engines.pipeline.flow.Flow`."""
         self._session = command.session
         self.generation = command.generation
         self._request = command.request
         self._language = language
-        self._voices = voices
         self._transcribe = transcribe
         self._emit = emit
         self._clock = clock
         self._window = SpeechWindow(command.request.speculative)
-        self._moved = anyio.Event()
         self._scope = anyio.CancelScope()
+        self._pipeline = PipelineRun(
+            RunKey(command.session, command.generation),
+            Flow(CASCADE, final=TTS if self._spoken else LLM, answer_s=answer_s),
+            {ASR: InProcess(self._hear), LLM: InProcess(self._think), TTS: voices},
+            self._deliver,
+            clock,
+            self._on_hand,
+        )
+        self._reason: FinishReason = "completed"
         self._usage = Usage()
         self._handed = False
+        self._silent = ""
+        self._begun = 0.0
         self._ms_per_letter = 0.0
         self.ended = False
 
+    @property
+    def _spoken(self) -> bool:
+        return self._request.modality == "audio"
+
     async def run(self) -> None:
-        """Answer to the end. The task's outermost line."""
+        """Answer to the end. The task's outermost line. Raises StageFatal."""
         try:
             with self._scope:
-                reason = await self._answer()
-                self._end(reason)
-        except LanguageError as error:
-            self._end("failed", error.failure)
-        except RecognitionFailed as error:
-            words = f"What was said could not be recognised: {error}"
-            self._end("failed", EngineFailure("engine_error", words))
+                outcome = await self._pipeline.run({"": self._request})
+                if outcome.failure is not None:
+                    self._end("failed", outcome.failure)
+                elif outcome.reason == "completed":
+                    self._say_silently()
+                    self._end(self._reason)
+        except StageFatal:
+            self._fail()
+            raise
         except Exception:
             log.exception("session %s: answer %d failed", self._session, self.generation)
-            self._end("failed", EngineFailure("engine_error", "The engine failed on this answer."))
+            self._fail()
 
     def cancel(self) -> None:
         """Stop, and say so now; what still runs ends at its next step, unheard."""
         self._end("cancelled")
-        self._scope.cancel()
+        self._stop()
 
     def abandon(self) -> None:
         """Stop; nobody is there to be told."""
         self.ended = True
-        self._scope.cancel()
+        self._stop()
 
     def acknowledge(self, sent_ms: int) -> None:
         """The listener has been sent so much."""
         self._window.acknowledge(sent_ms, self._clock())
-        self._moved.set()
-        self._moved = anyio.Event()
+        self._pipeline.hold(TTS, not self._window.open)
 
-    # -- the answer -------------------------------------------------------------------------
+    def _stop(self) -> None:
+        self._pipeline.cancel()
+        self._scope.cancel()
 
-    async def _answer(self) -> FinishReason:
-        request = await self._heard()
-        if request is None:
-            return "completed"
-        if request.modality == "text":
-            return await self._write(request)
-        send, receive = anyio.create_memory_object_stream[str | Mark](CLAUSES_AHEAD)
-        failure: LanguageError | None = None
-        reason: FinishReason = "completed"
-        async with anyio.create_task_group() as group:
-            group.start_soon(self._speak, request, receive)
+    # -- the stages -------------------------------------------------------------------------
+
+    async def _hear(self, key: RunKey, inbox: Inbox, outlet: Outlet) -> None:
+        """Put the request in words; nothing, where it needs no answer."""
+        async for _ in inbox:
             try:
-                async with send:
-                    reason = await self._think(request, send)
+                request = await self._heard()
+            except RecognitionFailed as error:
+                words = f"What was said could not be recognised: {error}"
+                raise StageError.of("engine_error", words) from error
+            if request is not None:
+                await outlet.put(Kind.PROMPT, request)
+
+    async def _think(self, key: RunKey, inbox: Inbox, outlet: Outlet) -> None:
+        """Ask the model, and pass its words on."""
+        async for chunk in inbox:
+            request = cast(ResponseRequest, chunk.items[0])
+            try:
+                await (self._talk if self._spoken else self._write)(request, outlet)
             except LanguageError as error:
-                # Raised in here it would leave as a group of exceptions.
-                failure = error
-                group.cancel_scope.cancel()
-        if failure is not None:
-            raise failure
-        return reason
+                raise StageError(error.failure) from error
 
     async def _heard(self) -> ResponseRequest | None:
         """The request with words for what was said.
@@ -176,7 +194,7 @@ class Reply:
             parts.append(part)
         return msgspec.structs.replace(message, parts=tuple(parts))
 
-    async def _write(self, request: ResponseRequest) -> FinishReason:
+    async def _write(self, request: ResponseRequest, outlet: Outlet) -> None:
         """Answer in text."""
         async with self._language.answer(self._session, request, self._first_rank) as answer:
             async for piece in answer:
@@ -185,17 +203,14 @@ class Reply:
                         self._begin(piece)
                     case TextPiece():
                         self._count()
-                        self._say(TextGenerated, text=piece.text)
+                        await outlet.put(Kind.TEXT, piece.text)
                     case Finished():
                         return self._finish(piece)
                     case CallStarted() | CallDelta() | CallEnded():
-                        self._call(piece)
-        return "completed"
+                        await outlet.put(Kind.CALL, piece)
 
-    async def _think(
-        self, request: ResponseRequest, send: MemoryObjectSendStream[str | Mark]
-    ) -> FinishReason:
-        """Pass the model's words on, clause by clause."""
+    async def _talk(self, request: ResponseRequest, outlet: Outlet) -> None:
+        """Answer clause by clause."""
         splitter = ClauseSplitter(self._hurried)
         async with self._language.answer(self._session, request, self._next_rank) as answer:
             async for piece in answer:
@@ -205,65 +220,65 @@ class Reply:
                     case TextPiece():
                         self._count()
                         for clause in splitter.push(piece.text):
-                            await self._hand(clause, send)
+                            await self._put_clause(clause, outlet)
                     case Finished():
                         for clause in splitter.flush():
-                            await self._hand(clause, send)
+                            await self._put_clause(clause, outlet)
                         return self._finish(piece)
                     case CallStarted() | CallDelta() | CallEnded():
                         for clause in splitter.flush():
-                            await self._hand(clause, send)
+                            await self._put_clause(clause, outlet)
                         if isinstance(piece, CallStarted):
                             # What was said before the call comes before it.
-                            mark = Mark(anyio.Event())
-                            await send.send(mark)
-                            await mark.passed.wait()
-                        self._call(piece)
-        return "completed"
+                            await outlet.settled()
+                        await outlet.put(Kind.CALL, piece)
 
-    async def _hand(self, clause: str, send: MemoryObjectSendStream[str | Mark]) -> None:
+    async def _put_clause(self, text: str, outlet: Outlet) -> None:
         self._handed = True
-        await send.send(clause)
+        request = self._request
+        await outlet.put(Kind.CLAUSE, Clause(text, request.voice, request.speed))
 
-    async def _speak(
-        self, request: ResponseRequest, receive: MemoryObjectReceiveStream[str | Mark]
-    ) -> None:
-        """Say the clauses in turn. Text without a sound goes along with the next clause."""
-        voice = self._voices.catalogue.find(request.voice)
-        silent = ""
-        async with receive:
-            async for item in receive:
-                if isinstance(item, Mark):
-                    silent = self._say_silently(silent)
-                    item.passed.set()
-                    continue
-                while not self._window.open:
-                    await self._moved.wait()
-                begun = self._clock()
-                pcm = await self._voices.say(
-                    self._session,
-                    self._window.rank(self._clock()),
-                    item,
-                    voice,
-                    request.speed,
-                    lambda: self.ended,
-                )
-                if not pcm:
-                    silent += item
-                    continue
-                now = self._clock()
-                self._ms_per_letter = (now - begun) * 1000 / len(item)
-                self._window.make(length_ms(pcm), now)
-                text, silent = silent + item, ""
-                for piece in pieces(pcm):
-                    self._say(SpeechGenerated, pcm=piece, text=text)
-                    text = ""
-        self._say_silently(silent)
+    # -- between the stages and the client ----------------------------------------------------
 
-    def _say_silently(self, text: str) -> str:
+    def _on_hand(self, stage: str, chunk: Chunk) -> Chunk:
+        """How urgent a clause is shows when the voice gets it."""
+        if chunk.kind is not Kind.CLAUSE:
+            return chunk
+        self._begun = self._clock()
+        clause = msgspec.structs.replace(
+            cast(Clause, chunk.items[0]), rank=self._window.rank(self._begun)
+        )
+        return Chunk(chunk.kind, (clause,))
+
+    def _deliver(self, stage: str, kind: Kind, item: object) -> None:
+        match item:
+            case Spoken():
+                self._speak(item)
+            case CallStarted() | CallDelta() | CallEnded():
+                self._call(item)
+            case str():
+                self._say(TextGenerated, text=item)
+            case _:
+                raise TypeError(f"{kind} of {stage} is nothing for a client")
+
+    def _speak(self, spoken: Spoken) -> None:
+        """Text without a sound goes along with the next clause."""
+        if not spoken.pcm:
+            self._silent += spoken.text
+            return
+        now = self._clock()
+        self._ms_per_letter = (now - self._begun) * 1000 / len(spoken.text)
+        self._window.make(length_ms(spoken.pcm), now)
+        self._pipeline.hold(TTS, not self._window.open)
+        text, self._silent = self._silent + spoken.text, ""
+        for piece in pieces(spoken.pcm):
+            self._say(SpeechGenerated, pcm=piece, text=text)
+            text = ""
+
+    def _say_silently(self) -> None:
+        text, self._silent = self._silent, ""
         if text:
             self._say(SpeechGenerated, pcm=b"", text=text)
-        return ""
 
     def _hurried(self, letters: int) -> bool:
         """Whether speech would pause if so many letters were not spoken from now on."""
@@ -294,18 +309,22 @@ class Reply:
         tokens = self._usage.output_tokens + 1
         self._usage = msgspec.structs.replace(self._usage, output_tokens=tokens)
 
-    def _finish(self, finished: Finished) -> FinishReason:
+    def _finish(self, finished: Finished) -> None:
         self._usage = finished.usage
-        return finished.reason
+        self._reason = finished.reason
 
     def _call(self, piece: CallStarted | CallDelta | CallEnded) -> None:
         match piece:
             case CallStarted():
+                self._say_silently()
                 self._say(ToolCallStarted, call_id=piece.call_id, name=piece.name)
             case CallDelta():
                 self._say(ToolCallDelta, call_id=piece.call_id, delta=piece.delta)
             case CallEnded():
                 self._say(ToolCallEnded, call_id=piece.call_id, arguments=piece.arguments)
+
+    def _fail(self) -> None:
+        self._end("failed", EngineFailure("engine_error", "The engine failed on this answer."))
 
     def _end(self, reason: EndReason, failure: EngineFailure | None = None) -> None:
         if self.ended:

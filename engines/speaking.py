@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Protocol, cast
 
 import numpy as np
 
@@ -9,7 +10,10 @@ from duologue.codecs.pcm import bytes_from_int16, int16_from_float
 from duologue.codecs.resample import Resampler
 from duologue.engines.engine import SPOKEN_RATE
 from duologue.engines.fairness import Rank
+from duologue.engines.pipeline.pipeline_run import Connector, Inbox, Outlet, RunKey
+from duologue.engines.pipeline.stage_graph import Kind
 from duologue.engines.pulse import Pulse
+from duologue.engines.stage_messages import Clause, Spoken
 from duologue.engines.turnstile import ModelThread
 from duologue.models.voice import FASTEST, SLOWEST, Voice, VoiceCatalogue
 
@@ -28,12 +32,45 @@ PIECE_MS = 1_000
 _BYTES_A_MS = SPOKEN_RATE * 2 // 1000
 
 
+class VoiceStage(Connector, Protocol):
+    """Voices, wherever they are. Takes clauses and gives what was spoken of each."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of all voices. Known once they are ready."""
+
+    @property
+    def default(self) -> str:
+        """The voice of clauses that name none."""
+
+    def forget(self, session: str) -> None:
+        """The session is over."""
+
+
 class Voices:
-    """The synthesizers behind one turnstile."""
+    """The synthesizers behind one turnstile. See :class:`VoiceStage`."""
 
     def __init__(self, catalogue: VoiceCatalogue, pulse: Pulse) -> None:
         self.catalogue = catalogue
         self._thread = ModelThread(pulse)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.catalogue.names
+
+    @property
+    def default(self) -> str:
+        return self.catalogue.default
+
+    async def run(self, key: RunKey, inbox: Inbox, outlet: Outlet) -> None:
+        """Say the clauses of one request in turn."""
+        async for chunk in inbox:
+            clause = cast(Clause, chunk.items[0])
+            voice = self.catalogue.find(clause.voice)
+            pcm = await self.say(
+                key.session, clause.rank, clause.text, voice, clause.speed, lambda: inbox.stopped
+            )
+            await outlet.put(Kind.SPEECH, Spoken(clause.text, pcm))
 
     def forget(self, session: str) -> None:
         """The session is over."""

@@ -6,7 +6,7 @@ it makes. In this process the stage is its own connector.
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -142,6 +142,21 @@ class Connector(Protocol):
         """
 
 
+class InProcess:
+    """A stage that is a coroutine function of this process."""
+
+    def __init__(self, work: Callable[[RunKey, Inbox, Outlet], Awaitable[None]]) -> None:
+        self._work = work
+
+    async def run(self, key: RunKey, inbox: Inbox, outlet: Outlet) -> None:
+        await self._work(key, inbox, outlet)
+
+
+def as_it_is(stage: str, chunk: Chunk) -> Chunk:
+    """What a stage is given is what was put."""
+    return chunk
+
+
 class PipelineRun:
     """One request. Used on one event loop."""
 
@@ -152,14 +167,17 @@ class PipelineRun:
         connectors: Mapping[str, Connector],
         deliver: Callable[[str, Kind, object], None],
         clock: Callable[[], float],
+        on_hand: Callable[[str, Chunk], Chunk] = as_it_is,
     ) -> None:
         """`connectors` has one for each stage that the flow runs. `deliver` gets what goes to the
-        client, with the stage that made it; `clock` gives seconds."""
+        client, with the stage that made it; `clock` gives seconds. `on_hand` may add to a chunk
+        what is known only when its stage gets it, as how urgent it is."""
         self._key = key
         self._flow = flow
         self._connectors = connectors
         self._deliver = deliver
         self._clock = clock
+        self._on_hand = on_hand
         self._inboxes = {node: Inbox(self, node) for node in flow.nodes}
         self._scopes = {node: anyio.CancelScope() for node in flow.nodes}
         self._moved = anyio.Event()
@@ -284,7 +302,7 @@ class PipelineRun:
     def _act(self, effect: Effect) -> None:
         match effect:
             case Hand(node, chunk):
-                self._inboxes[node].give(chunk)
+                self._inboxes[node].give(self._on_hand(node[0], chunk))
             case Close(node):
                 self._inboxes[node].close()
             case Deliver(stage, kind, item):
