@@ -162,6 +162,15 @@ class JudgeTurn(_Message, frozen=True, tag=True):
     at: int
 
 
+class See(_Message, frozen=True, tag=True):
+    """The newest picture of the user's camera, as JPEG; empty: the camera is off.
+
+    What is in view belongs to every prompt from now on, with its age. Only to an engine that sees.
+    """
+
+    jpeg: bytes
+
+
 class Prepare(_Message, frozen=True, tag=True):
     """An answer to this history will be asked for soon: warm what can be warmed."""
 
@@ -207,6 +216,7 @@ Command = (
     | EndUtterance
     | DropUtterance
     | JudgeTurn
+    | See
     | Prepare
     | Respond
     | CancelResponse
@@ -388,11 +398,14 @@ class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What an engine serves. ``context_tokens`` bounds prompt and answer together.
 
     ``recognizer`` names what writes down speech, "" where the model hears by itself.
+    ``sees``: it takes pictures, in messages and of a camera.
     ``calls_tools``: it can be told of tools. ``batch``: answers of the batch lane that run at the
     same time; 0: there is no such lane.
     ``sampling``: what it honours of a request's ``temperature``, ``top_p``, ``seed``, ``stop``.
     ``duplex``: it is frame-locked, and takes the commands of :mod:`duologue.engines.duplex` instead
     of those here.
+    ``stage``: it is one stage of a pipeline, and takes the commands of
+    :mod:`duologue.engines.stage_messages` instead.
     """
 
     model: str
@@ -404,10 +417,9 @@ class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
     recognizer: str = ""
     calls_tools: bool = True
     batch: int = 0
-    ``stage``: it is one stage of a pipeline, and takes the commands of
-    :mod:`duologue.engines.stage_messages` instead.
     sampling: tuple[str, ...] = ()
     duplex: DuplexSpec | None = None
+    stage: str = ""
 
 
 class EngineStream(Protocol):
@@ -419,7 +431,6 @@ class EngineStream(Protocol):
     async def receive(self) -> Output:
         """The next output. Raises EngineLost once, when the worker is gone."""
 
-    stage: str = ""
     async def aclose(self) -> None:
         """Give the place back. Idempotent; bounded; never raises EngineError."""
 

@@ -13,6 +13,8 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Literal
 
+import msgspec
+
 from duologue.engines.backend import Emit
 from duologue.engines.engine import (
     HEARD_RATE,
@@ -32,6 +34,7 @@ from duologue.engines.engine import (
     Prepare,
     Respond,
     ResponseEnded,
+    See,
     SpeechAligned,
     SpeechGenerated,
     TextGenerated,
@@ -53,6 +56,7 @@ from duologue.engines.script import (
     count_tokens,
     shorten,
 )
+from duologue.engines.sight import View, describe_colour, with_note
 from duologue.engines.stamps import STAMP_BYTES, Stamp, stamp, tone, tone_hz
 
 REQUESTS_KEPT = 1000
@@ -108,6 +112,7 @@ class _Session:
         self.utterances_heard = 0
         self.turns_judged = 0
         self.replies_given = 0
+        self.view: View | None = None
 
 
 class Performance:
@@ -189,6 +194,8 @@ class Performance:
             case AlignSpeech():
                 words = spread_words(command.text, self._samples(command))
                 self._emit(SpeechAligned(command.reference, words, session=command.session))
+            case See(jpeg=jpeg):
+                session.view = View(describe_colour(jpeg), self._now_ns / 1e9) if jpeg else None
             case Prepare():
                 pass  # a script is always warm
 
@@ -262,6 +269,9 @@ class Performance:
     # -- answering ----------------------------------------------------------------------
 
     def _respond(self, session: _Session, command: Respond) -> None:
+        if session.view is not None:
+            shown = with_note(command.request, session.view.note(self._now_ns / 1e9))
+            command = msgspec.structs.replace(command, request=shown)
         self.requests.append(command)
         request = command.request
         heard = {name: said.transcript() for name, said in session.utterances.items()}

@@ -5,6 +5,7 @@ ends alone.
 """
 
 import logging
+import os
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final
@@ -13,6 +14,7 @@ import anyio
 import anyio.abc
 
 from duologue.realtime.pacer import Pacer
+from duologue.realtime.reception_totals import ReceptionTotals
 from duologue.realtime.rtc_peer import Certificates, PeerFailed, PeerSettings, RtcPeer
 from duologue.realtime.rtc_transport import RtcLimits, RtcTransport
 from duologue.realtime.sdp_answer import Choice, choose, write_answer
@@ -53,7 +55,9 @@ class Calls:
         self._certificates = Certificates()
         self._calls: dict[str, Call] = {}
         self._tasks: anyio.abc.TaskGroup | None = None
+        self._threads = anyio.CapacityLimiter(max(1, (os.cpu_count() or 1) // 2))
         self.pacer = Pacer()
+        self.reception = ReceptionTotals()
 
     @property
     def active(self) -> int:
@@ -77,6 +81,9 @@ class Calls:
     def find(self, call_id: str) -> Call | None:
         return self._calls.get(call_id)
 
+    def _choose(self, offer: Offer) -> Choice:
+        return choose(offer, sees=self._registry.sees and self._settings.camera.rate > 0)
+
     async def accept(self, sdp: str, config: SessionConfig, now_epoch: int) -> tuple[Call, str]:
         """Answer an offer: the call, which connects from now on by itself, and the answer's SDP.
 
@@ -84,7 +91,7 @@ class Calls:
         be answered, what ``SessionRegistry.open`` raises, and OSError when there is no port.
         """
         offer = parse_offer(sdp)
-        choice = choose(offer)
+        choice = self._choose(offer)
         plays_out = choice.audio is not None and choice.audio.sends
         conversation = await self._registry.open(config, plays_out=plays_out)
         try:
@@ -108,9 +115,18 @@ class Calls:
             self._limits,
             conversation.hear,
             conversation.report,
+            conversation.see,
             plays_out=choice.audio is not None and choice.audio.sends,
         )
-        peer = RtcPeer(choice, self._settings, self._certificates, self.pacer, transport)
+        peer = RtcPeer(
+            choice,
+            self._settings,
+            self._certificates,
+            self.pacer,
+            transport,
+            self._threads,
+            self.reception,
+        )
         try:
             answer = write_answer(offer, choice, await peer.gather())
         except BaseException:
@@ -144,7 +160,7 @@ class Calls:
         """
         assert self._tasks is not None
         offer = parse_offer(sdp)
-        choice = choose(offer)
+        choice = self._choose(offer)
         answer = write_answer(offer, choice, await call.peer.renew(choice))
         self._tasks.start_soon(self._reconnect, call)
         return answer

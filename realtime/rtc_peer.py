@@ -1,4 +1,4 @@
-"""The other end of a WebRTC call: ICE, DTLS, the data channel, a microphone and a loudspeaker.
+"""The other end of a WebRTC call: ICE, DTLS, the data channel, sound and pictures.
 
 aiortc's transports under our own answer to an offer. Nothing here waits for ever: connecting and
 going have their deadlines. What happens is told to a :class:`PeerListener`, on the event loop.
@@ -20,12 +20,15 @@ from aiortc.sdp import candidate_to_sdp
 
 from duologue.realtime.ice_agent import IceGatherer, IceSettings
 from duologue.realtime.pacer import Pacer
+from duologue.realtime.reception_totals import ReceptionTotals
 from duologue.realtime.rtc_media import AudioCodec, MediaTransport
 from duologue.realtime.rtp_receiver import AudioReceiver
 from duologue.realtime.rtp_sender import AudioSender
 from duologue.realtime.sctp_association import SctpAssociation
 from duologue.realtime.sdp_answer import AudioChoice, Choice, LocalSide
 from duologue.realtime.sdp_offer import invalid_sdp
+from duologue.realtime.sdp_video import VideoChoice
+from duologue.realtime.video_receiver import CameraSettings, VideoReceiver
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +50,7 @@ class PeerSettings:
     ice: IceSettings = field(default_factory=IceSettings)
     connect_seconds: float = 20.0
     farewell_seconds: float = 2.0
+    camera: CameraSettings = field(default_factory=CameraSettings)
 
 
 class PeerListener(Protocol):
@@ -63,6 +67,9 @@ class PeerListener(Protocol):
 
     def peer_played(self, total_ms: float, now: float) -> None:
         """So much of what was given to :meth:`RtcPeer.play` has left, since the beginning."""
+
+    def peer_saw(self, jpeg: bytes | None, now: float) -> None:
+        """A picture of the camera; None when it is off."""
 
     def peer_lost(self) -> None:
         """The other side has not been heard of for half a minute."""
@@ -96,7 +103,12 @@ class RtcPeer:
         certificates: Certificates,
         pacer: Pacer,
         listener: PeerListener,
+        video_threads: anyio.CapacityLimiter | None = None,
+        totals: ReceptionTotals | None = None,
     ) -> None:
+        """``video_threads`` bounds the work on pictures; all peers of a process share it, and
+        ``totals`` of what they hear."""
+        self._totals = totals
         self._choice = choice
         self._settings = settings
         self._pacer = pacer
@@ -115,9 +127,14 @@ class RtcPeer:
         self._channel: RTCDataChannel | None = None
         self._receiver: AudioReceiver | None = None
         self._sender: AudioSender | None = None
+        self._camera: VideoReceiver | None = None
+        self._video_threads = video_threads or anyio.CapacityLimiter(1)
+        self._video_ssrc = secrets.randbelow(0xFFFFFFFE) + 1
         self._closing = False
         if choice.audio is not None:
             self._make_audio(choice.audio)
+        if choice.video is not None:
+            self._make_video(choice.video)
 
     def _make_ice(self, choice: Choice) -> RTCIceTransport:
         gatherer = IceGatherer(self._settings.ice, controlling=choice.ice_lite)
@@ -142,6 +159,7 @@ class RtcPeer:
                 ssrc=self._ssrc,
                 cname=self._cname,
                 rate=HEARD_RATE,
+                totals=self._totals,
             )
         if audio.sends:
             mid = None
@@ -155,6 +173,19 @@ class RtcPeer:
                 cname=self._cname,
                 on_played=self._listener.peer_played,
                 mid=mid,
+            )
+
+    def _make_video(self, video: VideoChoice) -> None:
+        if video.receives:
+            self._camera = VideoReceiver(
+                self._dtls,
+                video,
+                self._listener.peer_saw,
+                self._pacer,
+                ssrc=self._video_ssrc,
+                cname=self._cname,
+                threads=self._video_threads,
+                settings=self._settings.camera,
             )
 
     # -- coming about -----------------------------------------------------------------------
@@ -199,6 +230,7 @@ class RtcPeer:
             cname=self._cname,
             origin=self._origin,
             version=self._version,
+            video_ssrc=self._video_ssrc,
         )
 
     async def connect(self) -> None:
@@ -221,6 +253,11 @@ class RtcPeer:
             raise PeerFailed(f"{step} took too long") from None
         except (ConnectionError, InvalidStateError) as error:
             raise PeerFailed(f"{step}: {error}") from None
+
+    async def work(self) -> None:
+        """What a connection does in tasks of its own, until cancelled; :meth:`connect` first."""
+        if self._camera is not None:
+            await self._camera.run()
 
     @staticmethod
     async def _start_ice(ice: RTCIceTransport, choice: Choice) -> None:
@@ -252,6 +289,7 @@ class RtcPeer:
         same = (
             choice.fingerprints == before.fingerprints
             and _place(choice) == _place(before)
+            and (None in (choice.video, before.video) or _video(choice) == _video(before))
             and choice.ice_lite == before.ice_lite
         )
         if not same:
@@ -288,6 +326,8 @@ class RtcPeer:
             self._receiver.start()
         if self._sender is not None:
             self._sender.start()
+        if self._camera is not None:
+            self._camera.start()
         data = self._choice.data
         if data is not None:
             self._sctp = SctpAssociation(self._dtls, data.port)
@@ -373,6 +413,8 @@ class RtcPeer:
                 self._receiver.stop()
             if self._sender is not None:
                 self._sender.stop()
+            if self._camera is not None:
+                self._camera.stop()
             with anyio.move_on_after(self._settings.farewell_seconds):
                 if self._sctp is not None:
                     await self._sctp.stop()
@@ -391,3 +433,9 @@ def _place(choice: Choice) -> tuple[object, ...]:
         None if audio is None else (audio.index, audio.codec.payload_type, audio.red, audio.mid),
         None if data is None else (data.index, data.port, data.mid),
     )
+
+
+def _video(choice: Choice) -> tuple[object, ...] | None:
+    """As :func:`_place`, for a camera, which may also stop."""
+    video = choice.video
+    return None if video is None else (video.index, video.codec.payload_type, video.mid)

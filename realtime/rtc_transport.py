@@ -62,6 +62,8 @@ class RtcLimits:
 
 Hear = Callable[[bytes], None]
 """Mono int16 at 16 kHz, to the session at once."""
+See = Callable[[bytes | None], None]
+"""A picture of the camera as JPEG, or that it is off."""
 Report = Callable[[str, float], None]
 """So many milliseconds of an item have been played."""
 
@@ -69,7 +71,8 @@ Report = Callable[[str, float], None]
 class RtcTransport:
     """``ports.Transport`` over a peer, which is given by :meth:`connect`.
 
-    It is the peer's listener. ``hear`` and ``report`` are the session's and must not raise.
+    It is the peer's listener. ``hear``, ``report`` and ``see`` are the session's; they must not
+    raise.
     """
 
     def __init__(
@@ -79,6 +82,7 @@ class RtcTransport:
         limits: RtcLimits,
         hear: Hear,
         report: Report,
+        see: See,
         *,
         plays_out: bool,
     ) -> None:
@@ -89,6 +93,7 @@ class RtcTransport:
         self._encoder = encoder
         self._limits = limits
         self._hear = hear
+        self._see = see
         self._map = PlayoutMap(report)
         self._peer: RtcPeer | None = None
         self._observers: list[WebSocketTransport] = []
@@ -211,6 +216,8 @@ class RtcTransport:
         except PeerFailed as error:
             logger.info("a call did not come about: %s", error)
             self._end(clean=False)
+            return
+        await peer.work()
 
     def peer_said(self, message: str | bytes) -> None:
         wait, tell = self._bucket.take(anyio.current_time())
@@ -240,6 +247,10 @@ class RtcTransport:
     def peer_played(self, total_ms: float, now: float) -> None:
         if self._closed is None:
             self._map.played(total_ms)
+
+    def peer_saw(self, jpeg: bytes | None, now: float) -> None:
+        if self._closed is None:
+            self._see(jpeg)
 
     def peer_lost(self) -> None:
         self._take(Detached(resumable=True))

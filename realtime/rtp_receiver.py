@@ -60,16 +60,18 @@ class ReceiverStats:
 
 
 class PacketBudget:
-    """A token bucket: `PACKETS_PER_SECOND`, `BURST` at once."""
+    """A token bucket: `rate` packets a second, `burst` at once."""
 
-    def __init__(self) -> None:
-        self._tokens = BURST
+    def __init__(self, rate: float = PACKETS_PER_SECOND, burst: float = BURST) -> None:
+        self._rate = rate
+        self._burst = burst
+        self._tokens = burst
         self._filled = -math.inf
 
     def take(self, now: float) -> bool:
         """Whether there is room for one packet more."""
-        elapsed = min(now - self._filled, BURST / PACKETS_PER_SECOND)
-        self._tokens = min(BURST, self._tokens + elapsed * PACKETS_PER_SECOND)
+        elapsed = min(now - self._filled, self._burst / self._rate)
+        self._tokens = min(self._burst, self._tokens + elapsed * self._rate)
         self._filled = now
         if self._tokens < 1.0:
             return False

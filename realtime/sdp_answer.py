@@ -1,15 +1,17 @@
 """What of an offer is taken, and the SDP that says so.
 
-One ICE and DTLS transport carries one audio section and one data channel (BUNDLE, RFC 9143); every
-other section is rejected in its place (port 0, RFC 3264 section 6). An offer that brings nothing of
-use, or can't be met, is the client's error.
+One ICE and DTLS transport carries one audio section, one data channel and, where pictures are of
+use or there are any, one video section (BUNDLE, RFC 9143); every other section is rejected in its
+place (port 0, RFC 3264 section 6). An offer that brings nothing of use, or can't be met, is the
+client's error.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from duologue.realtime.sdp_offer import (
+    MID_EXTENSION,
     Fingerprint,
     Offer,
     OfferedCandidate,
@@ -17,13 +19,13 @@ from duologue.realtime.sdp_offer import (
     Section,
     invalid_sdp,
 )
+from duologue.realtime.sdp_video import VideoChoice, choose_video, video_lines
 
-MID_EXTENSION: Final = "urn:ietf:params:rtp-hdrext:sdes:mid"
 LARGEST_MESSAGE: Final = 256 * 1024
 """Bytes of one data-channel message that we take."""
 FINGERPRINTS: Final = frozenset({"sha-256", "sha-384", "sha-512"})
 
-_AUDIO_PROFILES: Final = frozenset({"UDP/TLS/RTP/SAVPF", "UDP/TLS/RTP/SAVP", "RTP/SAVPF"})
+_MEDIA_PROFILES: Final = frozenset({"UDP/TLS/RTP/SAVPF", "UDP/TLS/RTP/SAVP", "RTP/SAVPF"})
 _DATA_PROFILES: Final = frozenset({"UDP/DTLS/SCTP", "TCP/DTLS/SCTP", "DTLS/SCTP"})
 _CODECS: Final = (("opus", 48_000, 2), ("pcmu", 8_000, 1), ("pcma", 8_000, 1))
 """What is understood, best first."""
@@ -72,6 +74,7 @@ class Choice:
     candidates: tuple[OfferedCandidate, ...]
     role: Role
     ice_lite: bool
+    video: VideoChoice | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +91,14 @@ class LocalSide:
     origin: int
     version: int = 1
     stream: str = field(default="duologue")
+    video_ssrc: int = 0
 
 
-def choose(offer: Offer) -> Choice:
-    """Raises ProtocolError (``invalid_sdp``) for an offer that can't be met."""
+def choose(offer: Offer, *, sees: bool = False, shows: bool = False) -> Choice:
+    """Raises ProtocolError (``invalid_sdp``) for an offer that can't be met.
+
+    ``sees``: pictures of a camera are of use; ``shows``: there is video to send.
+    """
     live = [(i, section) for i, section in enumerate(offer.sections) if not section.dead]
     audio_sections = [(i, section) for i, section in live if section.kind == "audio"]
     audio = next((a for i, s in audio_sections if (a := _choose_audio(i, s)) is not None), None)
@@ -107,11 +114,19 @@ def choose(offer: Offer) -> Choice:
         carrier = offer.sections[data.index]
     else:
         raise invalid_sdp("The offer has neither audio nor a data channel.")
-    return _choose_transport(offer, carrier, audio, data)
+    videos = (
+        choose_video(i, s, sees=sees, shows=shows)
+        for i, s in live
+        if s.kind == "video"
+        and s.profile in _MEDIA_PROFILES
+        and _bundled(offer, carrier.mid, s.mid)
+    )
+    video = next((video for video in videos if video is not None), None)
+    return replace(_choose_transport(offer, carrier, audio, data), video=video)
 
 
 def _choose_audio(index: int, section: Section) -> AudioChoice | None:
-    if section.profile not in _AUDIO_PROFILES:
+    if section.profile not in _MEDIA_PROFILES:
         return None
     for name, rate, channels in _CODECS:
         for codec in section.codecs:
@@ -152,7 +167,7 @@ def _bundled(offer: Offer, *mids: str | None) -> bool:
 
 
 def _explain_no_audio(sections: list[Section]) -> None:
-    if all(section.profile not in _AUDIO_PROFILES for section in sections):
+    if all(section.profile not in _MEDIA_PROFILES for section in sections):
         raise invalid_sdp(
             "The audio is offered as plain RTP: WebRTC needs ICE and DTLS-SRTP "
             f"(UDP/TLS/RTP/SAVPF, not {sections[0].profile})."
@@ -196,6 +211,7 @@ def write_answer(offer: Offer, choice: Choice, local: LocalSide) -> str:
         for index, mid in (
             (choice.audio.index, choice.audio.mid) if choice.audio else (-1, None),
             (choice.data.index, choice.data.mid) if choice.data else (-1, None),
+            (choice.video.index, choice.video.mid) if choice.video else (-1, None),
         )
         if index >= 0
     }
@@ -216,6 +232,14 @@ def write_answer(offer: Offer, choice: Choice, local: LocalSide) -> str:
             lines += _audio_lines(section, choice.audio, local)
         elif choice.data is not None and index == choice.data.index:
             lines += _data_lines(section, choice.data)
+        elif choice.video is not None and index == choice.video.index:
+            lines += video_lines(
+                section,
+                choice.video,
+                stream=local.stream,
+                ssrc=local.video_ssrc,
+                cname=local.cname,
+            )
         else:
             lines += _rejected_lines(section)
             continue

@@ -15,6 +15,7 @@ from duologue.sessions.errors import ProtocolError
 LONGEST_SDP: Final = 256 * 1024
 """Characters; browsers' offers have a few thousand."""
 MOST_SECTIONS: Final = 64
+MID_EXTENSION: Final = "urn:ietf:params:rtp-hdrext:sdes:mid"
 MOST_CANDIDATES: Final = 32
 """Remote candidates that are tried; later ones are left out."""
 

@@ -13,6 +13,7 @@ from typing import Any
 from duologue.engines.engine import (
     EngineSpec,
     ResponseEnded,
+    See,
     SpeechAligned,
     SpeechGenerated,
     TextGenerated,
@@ -36,6 +37,7 @@ from duologue.sessions.effects import (
     ItemRetrieved,
     SessionCreated,
     SessionUpdated,
+    ToEngine,
 )
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.events import (
@@ -54,6 +56,7 @@ from duologue.sessions.events import (
     EngineLost,
     EngineReady,
     Event,
+    PictureSeen,
     PlaybackReported,
     Rejected,
     RetrieveItem,
@@ -290,6 +293,10 @@ class Session:
     def _receive_voice(self, event: VoiceProbability, now: float) -> None:
         self.listening.receive_voice(event, now)
 
+    def _receive_picture(self, event: PictureSeen, now: float) -> None:
+        if self._spec.sees and self.answering.engine_ready:
+            self._effects.append(ToEngine(See(session=self.id, jpeg=event.jpeg or b"")))
+
     # -- what the engine says ---------------------------------------------------------------
 
     def _receive_output(self, event: Any, now: float) -> None:
@@ -369,6 +376,7 @@ _HANDLERS: Mapping[type, Callable[[Session, Any, float], None]] = {
     Rejected: Session._reject,
     AudioReceived: Session._receive_audio,
     VoiceProbability: Session._receive_voice,
+    PictureSeen: Session._receive_picture,
     PlaybackReported: Session._report_playback,
     TranscriptDelta: Session._receive_words,
     TranscriptFinal: Session._receive_transcript,

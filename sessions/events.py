@@ -155,6 +155,13 @@ class VoiceProbability:
 
 
 @dataclass(frozen=True, slots=True)
+class PictureSeen:
+    """The newest picture of the user's camera as JPEG; ``None``: the camera is off."""
+
+    jpeg: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
 class PlaybackReported:
     """The listener's side has played ``played_ms`` of an item's audio."""
 
@@ -215,7 +222,7 @@ ClientEvent = (
     | CancelResponse
     | Rejected
 )
-MediaEvent = AudioReceived | VoiceProbability | PlaybackReported
+MediaEvent = AudioReceived | VoiceProbability | PictureSeen | PlaybackReported
 ConnectionEvent = Attached | Detached | CloseRequested | CleanedUp | EngineLost | EngineReady
 EngineEvent = (
     TranscriptDelta

@@ -74,6 +74,11 @@ class SessionRegistry:
     def engine(self) -> Engine:
         return self._engine
 
+    @property
+    def sees(self) -> bool:
+        """Whether pictures are of use, as far as is known before a session opens."""
+        return self._engine.ready and self._engine.spec.sees
+
     async def __aenter__(self) -> "SessionRegistry":
         self._tasks = await anyio.create_task_group().__aenter__()
         self._tasks.start_soon(self._reap)

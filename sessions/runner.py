@@ -37,6 +37,7 @@ from duologue.sessions.events import (
     EngineLost,
     EngineReady,
     Event,
+    PictureSeen,
     PlaybackReported,
     Rejected,
 )
@@ -170,6 +171,10 @@ class Conversation:
         except Exception:
             logger.exception("session %s failed", self.id)
             self.fail()
+
+    def see(self, jpeg: bytes | None) -> None:
+        """A picture of a camera that the server receives itself; None: it is off. Never raises."""
+        self._happen_at_last(PictureSeen(jpeg))
 
     def report(self, item_id: str, played_ms: float) -> None:
         """Playout that is the server's own stands here in an item. Never raises."""

@@ -19,6 +19,7 @@ from aiortc import (
     RTCConfiguration,
     RTCDataChannel,
     RTCPeerConnection,
+    RTCRtpSender,
     RTCSessionDescription,
 )
 from aiortc.mediastreams import MediaStreamError
@@ -64,6 +65,48 @@ class Microphone(MediaStreamTrack):  # type: ignore[misc]
         )
         frame.sample_rate, frame.pts = 48_000, self._frames * FRAME
         frame.time_base = fractions.Fraction(1, 48_000)
+        return frame
+
+
+class Camera(MediaStreamTrack):  # type: ignore[misc]
+    """Pictures of one colour, ``rate`` a second, with some movement in them."""
+
+    kind = "video"
+
+    def __init__(self, colour: tuple[int, int, int], size: tuple[int, int] = (320, 240)) -> None:
+        super().__init__()
+        self.colour = colour
+        self.size = size
+        self.rate = 15
+        self.still = False
+        """Whether it has stopped giving pictures."""
+        self._moves = anyio.Event()
+        self._frames = 0
+        self._began = anyio.current_time()
+
+    def stop(self) -> None:
+        super().stop()
+        self._moves.set()
+
+    def move(self) -> None:
+        """Give pictures again."""
+        self.still = False
+        self._moves.set()
+
+    async def recv(self) -> av.VideoFrame:
+        self._frames += 1
+        await anyio.sleep_until(self._began + self._frames / self.rate)
+        if self.still:
+            self._moves = anyio.Event()
+            await self._moves.wait()
+        if self.readyState != "live":
+            raise MediaStreamError
+        width, height = self.size
+        pixels = np.full((height, width, 3), self.colour, np.uint8)
+        pixels[:32, self._frames * 4 % (width - 32) :][:, :32] = 255
+        frame = av.VideoFrame.from_ndarray(pixels, format="rgb24")
+        frame.pts = self._frames * 90_000 // self.rate
+        frame.time_base = fractions.Fraction(1, 90_000)
         return frame
 
 
@@ -157,9 +200,16 @@ class Caller:
 
 @asynccontextmanager
 async def calling(
-    *, audio: bool = True, check: Callable[[str], Event] | None = None
+    *,
+    audio: bool = True,
+    camera: Camera | None = None,
+    codec: str | None = None,
+    check: Callable[[str], Event] | None = None,
 ) -> AsyncIterator[Caller]:
-    """A caller that has not dialled yet. ``check`` is given the text of every event."""
+    """A caller that has not dialled yet. ``check`` is given the text of every event.
+
+    ``codec``: the one that it offers for its camera, as ``video/H264``.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(aioice.ice, "get_host_addresses", lambda use_ipv4, use_ipv6: ["127.0.0.1"])
         async with anyio.create_task_group() as tasks:
@@ -167,6 +217,13 @@ async def calling(
             caller = Caller(connection, Microphone(), connection.createDataChannel("oai-events"))
             if audio:
                 connection.addTrack(caller.microphone)
+            if camera is not None:
+                connection.addTrack(camera)
+                if codec is not None:
+                    known = RTCRtpSender.getCapabilities("video").codecs
+                    connection.getTransceivers()[-1].setCodecPreferences(
+                        [entry for entry in known if entry.mimeType in (codec, "video/rtx")]
+                    )
             if check is not None:
                 caller.channel.on("message", check)
             caller.channel.on("message", caller._said)

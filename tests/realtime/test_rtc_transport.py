@@ -34,6 +34,9 @@ class Peer:
         if self.fails:
             raise PeerFailed("DTLS took too long")
 
+    async def work(self):
+        pass
+
     def say(self, text):
         self.said.append(json.loads(text))
 
@@ -61,13 +64,14 @@ class Line:
     """A transport with its peer, and what the session was told at once."""
 
     def __init__(self, limits=None, *, plays_out=True):
-        self.heard, self.reports = [], []
+        self.heard, self.reports, self.pictures = [], [], []
         self.transport = RtcTransport(
             Encoder("sess", 0),
             SessionConfig(),
             limits or RtcLimits(),
             self.heard.append,
             lambda item, ms: self.reports.append((item, ms)),
+            self.pictures.append,
             plays_out=plays_out,
         )
 

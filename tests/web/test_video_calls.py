@@ -1,0 +1,93 @@
+"""Calls with pictures, as callers meet them."""
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import msgspec
+import pytest
+
+from duologue.engines.engine import ResponseRequest, TextPart
+from duologue.realtime.ice_agent import IceSettings
+from duologue.realtime.rtc_peer import PeerSettings
+from duologue.realtime.video_receiver import CameraSettings
+from tests.caller import Caller, Camera, calling
+
+pytestmark = pytest.mark.anyio
+
+OpenHouse = Callable[..., AbstractAsyncContextManager[Any]]
+
+HOME = IceSettings(addresses=("127.0.0.1",))
+QUICK = PeerSettings(HOME, camera=CameraSettings(rate=20.0))
+RED, BLUE = (200, 40, 40), (40, 60, 200)
+
+
+def prompt_text(request: ResponseRequest) -> str:
+    return " ".join(
+        part.text
+        for message in request.messages
+        for part in message.parts
+        if isinstance(part, TextPart)
+    )
+
+
+async def asked(caller: Caller) -> str:
+    """The prompt that a question comes to."""
+    count = len(caller.all("response.done"))
+    caller.ask("Repeat the prompt as JSON. What do you see?")
+    done = await caller.event("response.done", count + 1)
+    text = done["response"]["output"][0]["content"][0]["transcript"]
+    return prompt_text(msgspec.json.decode(text, type=ResponseRequest))
+
+
+async def seen(caller: Caller, word: str) -> str:
+    """The prompt, once the camera's picture in it is of this kind."""
+    for _ in range(60):
+        prompt = await asked(caller)
+        if word in prompt:
+            return prompt
+    raise AssertionError(f"{word!r} never came: {prompt}")
+
+
+@pytest.mark.parametrize("codec", ["video/VP8", "video/H264"])
+async def test_what_the_camera_shows_is_in_the_prompt(open_house: OpenHouse, codec: str) -> None:
+    camera = Camera(RED)
+    async with open_house(peers=QUICK) as house, house.http() as http:
+        async with calling(camera=camera, codec=codec) as caller:
+            response = await caller.dial(http)
+            name = codec.removeprefix("video/")
+            assert f"{name}/90000" in response.text
+            prompt = await seen(caller, "red, 320 x 240 pixels")
+            assert "seconds ago" in prompt
+            camera.colour, camera.size = BLUE, (160, 120)
+            await seen(caller, "blue, 160 x 120 pixels")
+
+
+async def test_a_camera_that_stops_leaves_the_prompt(open_house: OpenHouse) -> None:
+    camera = Camera(RED)
+    async with open_house(peers=QUICK) as house, house.http() as http:
+        async with calling(camera=camera) as caller:
+            await caller.dial(http)
+            await seen(caller, "red")
+            camera.still = True
+            while "camera" in await asked(caller):
+                pass
+            camera.move()
+            await seen(caller, "red")
+
+
+async def test_without_a_camera_nothing_is_said_of_one(open_house: OpenHouse) -> None:
+    async with open_house(peers=QUICK) as house, house.http() as http, calling() as caller:
+        await caller.dial(http)
+        assert "camera" not in await asked(caller)
+
+
+@pytest.mark.parametrize("why", ["blind", "off"])
+async def test_a_camera_that_nobody_looks_at_is_not_sent(open_house: OpenHouse, why: str) -> None:
+    peers = PeerSettings(HOME, camera=CameraSettings(rate=0)) if why == "off" else QUICK
+    async with open_house(peers=peers, sees=why != "blind") as house, house.http() as http:
+        async with calling(camera=Camera(RED)) as caller:
+            response = await caller.dial(http)
+            video = response.text.partition("m=video")[2]
+            assert "a=inactive" in video
+            assert "camera" not in await asked(caller)
