@@ -42,6 +42,12 @@ class TextStream:
         self._silent = silent
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
+    def fork(self) -> "TextStream":
+        """One that goes on from here by itself."""
+        other = TextStream(self._tokens, self._silent)
+        other._decoder.setstate(self._decoder.getstate())
+        return other
+
     def push(self, token: int) -> str:
         """What the token adds, often nothing. Bytes wait until they are a character."""
         if token < 0 or token in self._silent:

@@ -1,0 +1,330 @@
+"""A scripted frame-locked model behind the sockets, with a clock that the test moves."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+import anyio
+import numpy as np
+import pytest
+
+from duologue.engines.duplex import (
+    HUSH_TICKS,
+    BeginDuplex,
+    DuplexBegun,
+    DuplexFailed,
+    DuplexOutput,
+    DuplexParked,
+    DuplexResumed,
+    ForceText,
+    FrameHeard,
+    FrameSpoken,
+    InterruptDuplex,
+    ParkDuplex,
+    ResetDuplex,
+    ResumeDuplex,
+    TextForced,
+)
+from duologue.engines.duplex_backend import DuplexBackend, DuplexLimits
+from duologue.engines.duplex_script import DuplexScriptOptions, EchoModel, EchoState
+from duologue.engines.duplex_stream import DuplexRefused, RemoteDuplex, RemoteDuplexStream
+from duologue.engines.engine import EngineFull
+from duologue.engines.in_process import open_in_process
+from duologue.engines.pulse import Pulse
+
+pytestmark = pytest.mark.anyio
+
+PERIOD_S = 0.08
+T = TypeVar("T")
+Output = TypeVar("Output", bound=DuplexOutput)
+
+
+class Here:
+    """Runs the model's calls on the event loop: nothing here takes long."""
+
+    async def call(self, work: Callable[[], T]) -> T:
+        return work()
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def frame(number: int) -> bytes:
+    return np.full(1920, 100 + number, "<i2").tobytes()
+
+
+def level(pcm: bytes) -> int:
+    return int(np.frombuffer(pcm, "<i2")[0])
+
+
+class Talker:
+    """A session, spoken to frame by frame."""
+
+    def __init__(self, stream: RemoteDuplexStream, clock: Clock) -> None:
+        self.stream = stream
+        self.clock = clock
+        self.sequence = 0
+
+    async def expect(self, kind: type[Output]) -> Output:
+        with anyio.fail_after(30):
+            output = await self.stream.receive()
+        assert isinstance(output, kind), output
+        return output
+
+    def hear(self) -> None:
+        pcm = frame(self.sequence)
+        self.stream.send(FrameHeard(session="", sequence=self.sequence, pcm=pcm))
+        self.sequence += 1
+
+    async def talk(self) -> FrameSpoken:
+        """A frame in and a frame out, a period later than the one before."""
+        self.clock.now += PERIOD_S
+        self.hear()
+        return await self.expect(FrameSpoken)
+
+
+class Setting:
+    def __init__(
+        self, duplex: RemoteDuplex, backend: DuplexBackend[EchoState], clock: Clock
+    ) -> None:
+        self.duplex = duplex
+        self.backend = backend
+        self.clock = clock
+
+    async def open(self, name: str = "a", instructions: str = "") -> Talker:
+        stream = await self.duplex.open(name, BeginDuplex(session="", instructions=instructions))
+        return Talker(stream, self.clock)
+
+    async def fork(self, talker: Talker, name: str) -> Talker:
+        child = Talker(await talker.stream.fork(name), self.clock)
+        child.sequence = talker.sequence
+        return child
+
+
+@asynccontextmanager
+async def setting(**limits: float) -> AsyncIterator[Setting]:
+    options = DuplexScriptOptions(
+        text="one two", word_ticks=2, limits=DuplexLimits(**{"slots": 4, **limits})
+    )
+    clock = Clock()
+    backend = DuplexBackend(lambda: EchoModel(options), options.limits, Here(), Pulse(), clock)
+    async with open_in_process(backend) as engine:
+        yield Setting(RemoteDuplex(engine), backend, clock)
+
+
+async def test_a_session_hears_itself_a_frame_late_and_reads_what_is_said() -> None:
+    async with setting() as here:
+        talker = await here.open()
+        said = [await talker.talk() for _ in range(5)]
+        assert [one.tick for one in said] == [0, 1, 2, 3, 4]
+        assert [one.heard for one in said] == [0, 1, 2, 3, 4]
+        assert [level(one.pcm) for one in said] == [0, 100, 101, 102, 103]
+        assert [one.text for one in said] == [" one", "", " two", "", " one"]
+
+
+async def test_a_frame_that_is_late_is_silence_and_counted() -> None:
+    async with setting() as here:
+        slow, quick = await here.open("slow"), await here.open("quick")
+        slow.hear()
+        assert (await quick.talk()).tick == 0
+        assert (await slow.expect(FrameSpoken)).tick == 0
+        here.clock.now += PERIOD_S + 0.05
+        assert (await quick.talk()).tick == 1
+        late = await slow.expect(FrameSpoken)
+        assert (late.tick, late.heard) == (1, -1)
+        assert here.backend.scheduler.totals.silent >= 1
+
+
+async def test_a_frame_of_another_length_is_told_and_harms_nothing() -> None:
+    async with setting() as here:
+        talker = await here.open()
+        talker.stream.send(FrameHeard(session="", sequence=7, pcm=b"12"))
+        assert (await talker.expect(DuplexFailed)).code == "invalid_value"
+        assert (await talker.talk()).tick == 0
+
+
+async def test_who_does_not_fit_is_told_when_to_come_again() -> None:
+    async with setting(slots=2, parked=1, retry_after_s=7.0) as here:
+        first, _ = await here.open("a"), await here.open("b")
+        with pytest.raises(EngineFull) as told:
+            await here.open("c")
+        assert told.value.retry_after == 7.0
+        await first.stream.aclose()
+        assert await here.open("c")
+
+
+async def test_a_model_too_slow_for_one_session_does_not_start() -> None:
+    class Slow(Here):
+        async def call(self, work: Callable[[], T]) -> T:
+            clock.now += 0.2
+            return work()
+
+    clock = Clock()
+    options = DuplexScriptOptions()
+    backend = DuplexBackend(lambda: EchoModel(options), options.limits, Slow(), Pulse(), clock)
+    with pytest.raises(ExceptionGroup) as raised:
+        async with open_in_process(backend):
+            pass
+    assert raised.group_contains(RuntimeError, match="too slow for this model")
+
+
+async def test_only_so_many_are_let_in_as_a_tick_has_time_for() -> None:
+    class Busy(Here):
+        async def call(self, work: Callable[[], T]) -> T:
+            sound = getattr(work, "args", ({},))[0]
+            clock.now += 0.025 * (len(sound) if isinstance(sound, dict) else 0)
+            return work()
+
+    clock = Clock()
+    options = DuplexScriptOptions(limits=DuplexLimits(slots=8, parked=0))
+    backend = DuplexBackend(lambda: EchoModel(options), options.limits, Busy(), Pulse(), clock)
+    async with open_in_process(backend) as engine:
+        assert engine.capacity == 2
+
+
+async def test_a_voice_that_is_not_there_is_refused() -> None:
+    async with setting() as here:
+        with pytest.raises(DuplexRefused) as refused:
+            await here.duplex.open("a", BeginDuplex(session="", voice="nobody"))
+        assert refused.value.code == "invalid_value"
+        assert await here.open("a")
+
+
+async def test_a_prompt_is_through_before_the_session_begins_and_is_kept() -> None:
+    async with setting(gather_s=0) as here:
+        stepper = here.backend.model.stepper
+        await here.open("a", "be kind")
+        assert stepper.save(0).steps == len("be kind")
+        again = await here.open("b", "be kind")
+        assert stepper.save(1).steps == len("be kind")
+        assert (await again.talk()).tick == 0
+
+
+async def test_a_comment_is_said_while_the_user_is_heard() -> None:
+    async with setting() as here:
+        talker = await here.open()
+        await talker.talk()
+        talker.stream.send(ForceText(session="", reference="r", kind="commentary", text="ok"))
+        said = [await talker.talk(), await talker.talk()]
+        assert "".join(one.text for one in said) == "ok"
+        assert [level(one.pcm) for one in said] == [100, 101]
+        told = await talker.expect(TextForced)
+        assert (told.reference, told.start, told.end) == ("r", 1, 3)
+
+
+async def test_what_is_to_be_known_goes_in_between_two_ticks() -> None:
+    async with setting() as here:
+        talker = await here.open()
+        await talker.talk()
+        talker.stream.send(ForceText(session="", reference="r", kind="thinking", text="secret"))
+        told = await talker.expect(TextForced)
+        assert (told.start, told.end) == (1, 1)
+        assert (await talker.talk()).text == ""
+
+
+async def test_an_interrupt_drops_what_was_to_be_said_and_is_silent_for_a_while() -> None:
+    async with setting() as here:
+        talker = await here.open()
+        await talker.talk()
+        talker.stream.send(ForceText(session="", reference="r", kind="commentary", text="o" * 50))
+        assert (await talker.talk()).text == "o"
+        talker.stream.send(InterruptDuplex(session=""))
+        told = await talker.expect(TextForced)
+        assert (told.start, told.end) == (1, 2)
+        said = [await talker.talk() for _ in range(HUSH_TICKS + 1)]
+        assert [any(one.pcm) for one in said] == [False] * HUSH_TICKS + [True]
+
+
+async def test_a_reset_forgets_and_goes_on_counting() -> None:
+    async with setting() as here:
+        talker = await here.open("a", "hi")
+        assert (await talker.talk()).text == " one"
+        await talker.talk()
+        talker.stream.send(ResetDuplex(session=""))
+        assert (await talker.expect(DuplexBegun)).tick == 2
+        again = await talker.talk()
+        assert (again.tick, again.text, any(again.pcm)) == (2, " one", False)
+
+
+async def test_a_fork_is_its_parent_until_their_inputs_differ() -> None:
+    async with setting() as here:
+        parent = await here.open("a")
+        for _ in range(3):
+            await parent.talk()
+        child = await here.fork(parent, "b")
+        assert child.stream.tick == 3
+        for _ in range(3):
+            parent.hear()
+            ours, theirs = await child.talk(), await parent.expect(FrameSpoken)
+            assert (ours.tick, ours.pcm, ours.text) == (theirs.tick, theirs.pcm, theirs.text)
+        child.sequence = 50
+        for differ in (False, True):
+            parent.hear()
+            ours, theirs = await child.talk(), await parent.expect(FrameSpoken)
+            assert (ours.pcm != theirs.pcm) is differ
+
+
+async def test_a_session_that_nobody_has_can_not_be_forked() -> None:
+    async with setting() as here:
+        parent = await here.open("a")
+        await parent.stream.aclose()
+        with pytest.raises(DuplexRefused) as refused:
+            await parent.stream.fork("b")
+        assert refused.value.code == "unknown_session"
+
+
+async def test_a_session_that_was_parked_goes_on_where_it_was() -> None:
+    async with setting(slots=1) as here:
+        talker = await here.open("a")
+        await talker.talk()
+        talker.stream.send(ParkDuplex(session=""))
+        assert (await talker.expect(DuplexParked)).tick == 1
+        other = await here.open("b")
+        talker.stream.send(ResumeDuplex(session=""))
+        assert (await talker.expect(DuplexFailed)).code == "engine_overloaded"
+        await other.stream.aclose()
+        while here.backend.scheduler.fits() is False:
+            await anyio.lowlevel.checkpoint()
+        talker.stream.send(ResumeDuplex(session=""))
+        assert (await talker.expect(DuplexResumed)).tick == 1
+        said = await talker.talk()
+        assert (said.tick, level(said.pcm)) == (1, 100)
+
+
+async def test_a_frame_resumes_a_parked_session() -> None:
+    async with setting() as here:
+        talker = await here.open("a")
+        await talker.talk()
+        talker.stream.send(ParkDuplex(session=""))
+        await talker.expect(DuplexParked)
+        here.clock.now += 5
+        talker.hear()
+        assert (await talker.expect(DuplexResumed)).tick == 1
+        assert level((await talker.expect(FrameSpoken)).pcm) == 100
+
+
+async def test_a_session_without_frames_is_parked() -> None:
+    async with setting(idle_s=0.2) as here:
+        talker = await here.open("a")
+        await talker.talk()
+        here.clock.now += 0.3
+        while isinstance(output := await talker.stream.receive(), FrameSpoken):
+            assert output.heard == -1
+        assert isinstance(output, DuplexParked)
+        assert output.idle
+
+
+async def test_a_closed_session_leaves_its_slot() -> None:
+    async with setting(slots=1, parked=0) as here:
+        for name in "abc":
+            talker = await here.open(name)
+            await talker.talk()
+            await talker.stream.aclose()
+            with anyio.fail_after(30):
+                while not here.backend.scheduler.fits():
+                    await anyio.lowlevel.checkpoint()
