@@ -4,6 +4,7 @@ import argparse
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,12 @@ from load_tests.calls import run_calls
 from load_tests.churn import run_churn
 from load_tests.client import JsonObject
 from load_tests.compare_aiortc import WAYS, compare
+from load_tests.echo import run_echo
 from load_tests.impairment import Impairment
 from load_tests.lane_times import run_lanes
 from load_tests.loudspeaker import RATE as SPOKEN_RATE
 from load_tests.microphone import Clip
+from load_tests.network import parse_loss, run_network
 from load_tests.plain import run_plain
 from load_tests.recordings import FOLDER, RATE, RecordingError, load_speech, load_transcribed
 from load_tests.report import Json, Report
@@ -44,7 +47,8 @@ class UsageError(Exception):
 
 def plan_of(args: argparse.Namespace, *, seconds: float, transcribe: bool) -> Plan:
     questions, interruptions = load_speech(args.recordings)
-    rate = SPOKEN_RATE if args.transport == "webrtc" else RATE
+    webrtc = args.transport == "webrtc"
+    rate = SPOKEN_RATE if webrtc else RATE
     return Plan(
         questions=[Clip.of(recording, rate) for recording in questions],
         interruptions=[Clip.of(recording, rate) for recording in interruptions],
@@ -57,7 +61,7 @@ def plan_of(args: argparse.Namespace, *, seconds: float, transcribe: bool) -> Pl
         transport=args.transport,
         coding=args.coding,
         network=network_of(args),
-        compare_words=args.transport == "webrtc" and args.engine == "default",
+        compare_words=webrtc and args.engine == "default",
     )
 
 
@@ -90,6 +94,26 @@ async def calls(args: argparse.Namespace, server: Server) -> tuple[dict[str, Jso
     return await run_calls(server, args.calls, args.at_once)
 
 
+async def network(args: argparse.Namespace, server: Server) -> tuple[dict[str, Json], list[str]]:
+    if args.transcripts is None:
+        spoken, _ = load_speech(args.recordings)
+    else:
+        spoken = load_transcribed(args.recordings, args.transcripts)[: args.most]
+    try:
+        losses = [parse_loss(text) for text in args.losses]
+        networks = [
+            Impairment(loss, burst, args.delay, jitter, args.reorder, args.kilobits)
+            for loss, burst in losses
+            for jitter in args.jitters
+        ]
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    plan = plan_of(args, seconds=args.seconds, transcribe=False)
+    plan = replace(plan, transport="webrtc", compare_words=False)
+    with serving(["--engine", "scripted"]) as talker:
+        return await run_network(server, talker, plan, spoken, networks, args.seed)
+
+
 async def plain(args: argparse.Namespace) -> tuple[dict[str, Json], list[str]]:
     questions, _ = load_speech(args.recordings)
     return await anyio.to_thread.run_sync(run_plain, questions, args.lite, args.voice), []
@@ -97,6 +121,15 @@ async def plain(args: argparse.Namespace) -> tuple[dict[str, Json], list[str]]:
 
 async def lanes(args: argparse.Namespace) -> tuple[dict[str, Json], list[str]]:
     return await run_lanes(args.sessions, args.seconds)
+
+
+async def echo(
+    args: argparse.Namespace, server: Server | None
+) -> tuple[dict[str, Json], list[str]]:
+    questions, _ = load_speech(args.recordings)
+    return await run_echo(
+        questions, args.way, args.seconds, args.coding, network_of(args), args.seed
+    )
 
 
 async def compare_aiortc(
@@ -118,7 +151,6 @@ def parser() -> argparse.ArgumentParser:
     add_speech(command, sessions=1, interrupt_every=2)
     command.add_argument("--seconds", type=float, default=60.0, help="how long each talks")
     command.add_argument("--transcribe", action="store_true", help="ask for transcripts as well")
-    command.add_argument("--seed", type=int, default=1, help="another order of who says what")
 
     about = "every recording of a table: word errors, premature answers, interruptions"
     command = commands.add_parser("recordings", help=about, description=about)
@@ -127,6 +159,26 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument(
         "transcripts", type=Path, help="lines of a recording's name, a tab and its words"
     )
+
+    about = "what bad networks leave of speech: lost, recovered, concealed, words, interruptions"
+    command = commands.add_parser("network", help=about, description=about)
+    add_common(command, network)
+    command.set_defaults(engine="default")
+    command.add_argument(
+        "transcripts",
+        type=Path,
+        nargs="?",
+        help="lines of a recording's name, a tab and its words; without it, words are held "
+        "against those understood in the first network",
+    )
+    command.add_argument("--most", type=int, default=16, help="recordings of the table to speak")
+    command.add_argument(
+        "--losses", nargs="+", default=["0", "2", "5", "10", "10x3"], metavar="PERCENT[xBURST]"
+    )
+    command.add_argument("--jitters", nargs="+", type=float, default=[0.0, 30.0, 80.0])
+    command.add_argument("--seconds", type=float, default=15.0, help="how long others converse")
+    add_speech(command, sessions=1, interrupt_every=1)
+    command.set_defaults(transport="webrtc", coding="browser")
 
     about = "connections and disconnections, and sessions that do nothing: what memory they take"
     command = commands.add_parser("churn", help=about, description=about)
@@ -167,6 +219,17 @@ def parser() -> argparse.ArgumentParser:
         "--recordings", type=Path, default=FOLDER, help=f"folder of speech (default: {FOLDER})"
     )
     command.add_argument("--json", metavar="FILE", help="figures as JSON; - for the last line")
+
+    about = "mouth to ear over WebRTC: stock aiortc hears itself come back from an echo"
+    command = commands.add_parser("echo", help=about, description=about)
+    command.set_defaults(run=echo, url="", engine=None)
+    command.add_argument("--seconds", type=float, default=30.0)
+    command.add_argument("--way", choices=("duologue", "aiortc"), default="duologue")
+    command.add_argument(
+        "--recordings", type=Path, default=FOLDER, help=f"folder of speech (default: {FOLDER})"
+    )
+    command.add_argument("--json", metavar="FILE", help="figures as JSON; - for the last line")
+    add_calling(command)
     return top
 
 
@@ -209,18 +272,18 @@ def add_speech(command: argparse.ArgumentParser, *, sessions: int, interrupt_eve
         "--keep", type=Path, metavar="FOLDER", help="leave stereo recordings of what was heard"
     )
     command.add_argument("--transport", choices=["websocket", "webrtc"], default="websocket")
-    command.add_argument(
+    add_calling(command)
+
+
+def add_calling(command: argparse.ArgumentParser) -> None:
+    """How a microphone is coded, and a network in the path of each call, in both directions."""
+    group = command.add_argument_group("over WebRTC")
+    group.add_argument(
         "--coding",
         choices=["stock", "browser"],
         default="stock",
-        help="over WebRTC: the microphone as stock aiortc codes it, or with redundancy",
+        help="as stock aiortc does it, or with redundancy as in browsers",
     )
-    add_network(command)
-
-
-def add_network(command: argparse.ArgumentParser) -> None:
-    """A network in the path of each call over WebRTC, in both directions."""
-    group = command.add_argument_group("network (with --transport webrtc)")
     for name, help_text in (
         ("loss", "percent of packets lost"),
         ("burst", "mean packets lost in a row"),
@@ -230,6 +293,12 @@ def add_network(command: argparse.ArgumentParser) -> None:
         ("kilobits", "kb/s each way; 0 for no bound"),
     ):
         group.add_argument(f"--{name}", type=float, default=0.0, help=help_text)
+    group.add_argument(
+        "--seed",
+        type=int,
+        default=1,
+        help="another fate of packets, and for voice another order of who says what",
+    )
 
 
 def server_of(args: argparse.Namespace) -> AbstractContextManager[Server | None]:

@@ -212,6 +212,7 @@ class EchoProcess:
 
 @contextmanager
 def echoing(way: str, core: int) -> Iterator[EchoProcess]:
+    """One of :data:`WAYS`, pinned to a core."""
     command = [sys.executable, "-m", "load_tests.echo_server", way, str(core)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(

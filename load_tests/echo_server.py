@@ -9,7 +9,8 @@ import os
 import resource
 import sys
 import threading
-from collections.abc import AsyncIterator
+from collections import deque
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import anyio
@@ -40,11 +41,13 @@ from duologue.sessions.clock import MonotonicClock
 from duologue.sessions.ports import Incoming
 from duologue.sessions.registry import SessionRegistry
 from duologue.sessions.session_config import ServerVad, SessionConfig, SessionLimits
+from load_tests import clock
 from load_tests.media_peer import PAYLOAD_TYPE, MediaPeer, stay_on_loopback
 from load_tests.report import Json
 
 OPUS = AudioCodec("opus", PAYLOAD_TYPE, 48_000, 2, {"useinbandfec": "1"})
 PLAYED_RATE = 24_000
+BYTES_PER_MS = 48
 
 
 class AiortcEcho:
@@ -81,6 +84,8 @@ class DuologueEcho:
 
     def __init__(self) -> None:
         self.pacer = Pacer()
+        self.shares: deque[float] = deque(maxlen=10_000)
+        """Seconds from a packet in to the packet out that has the last of its sound."""
         self._calls = 0
 
     @asynccontextmanager
@@ -95,11 +100,26 @@ class DuologueEcho:
 
     async def echo(self, dtls: RTCDtlsTransport) -> None:
         assert isinstance(dtls, MediaTransport)
-        sender = self.sender(dtls)
+        under_way: deque[tuple[float, float]] = deque()
+        given = 0.0
+
+        def played(ms: float, now: float) -> None:
+            # The tick's own time says when it was due, not when it was done.
+            moment = clock.now()
+            while under_way and under_way[0][0] <= ms + 0.01:
+                self.shares.append(moment - under_way.popleft()[1])
+
+        def heard(pcm: bytes, now: float) -> None:
+            nonlocal given
+            given += len(pcm) / BYTES_PER_MS
+            under_way.append((given, now))
+            sender.play(pcm)
+
+        sender = self.sender(dtls, played)
         receiver = AudioReceiver(
             dtls,
             [OPUS],
-            lambda pcm, now: sender.play(pcm),
+            heard,
             self.pacer,
             ssrc=self._calls,
             cname="echo",
@@ -107,7 +127,7 @@ class DuologueEcho:
         )
         receiver.start()
 
-    def sender(self, dtls: MediaTransport) -> AudioSender:
+    def sender(self, dtls: MediaTransport, played: Callable[[float, float], None]) -> AudioSender:
         self._calls += 1
         sender = AudioSender(
             dtls,
@@ -115,7 +135,7 @@ class DuologueEcho:
             self.pacer,
             ssrc=self._calls,
             cname="echo",
-            on_played=lambda ms, now: None,
+            on_played=played,
         )
         sender.start()
         return sender
@@ -132,9 +152,9 @@ class DuologueFull(DuologueEcho):
             SilentEngine(), vad, SessionLimits(), MonotonicClock(), max_sessions=10_000
         )
         self._tasks: anyio.abc.TaskGroup | None = None
-        time = np.arange(PLAYED_RATE) / PLAYED_RATE
-        wave = sum(np.sin(2 * np.pi * 140 * k * time) / k for k in range(1, 20))
-        self._speech = (4000 * wave * (0.6 + 0.4 * np.sin(2 * np.pi * 3 * time))).astype("<i2")
+        at = np.arange(PLAYED_RATE) / PLAYED_RATE
+        wave = sum(np.sin(2 * np.pi * 140 * k * at) / k for k in range(1, 20))
+        self._speech = (4000 * wave * (0.6 + 0.4 * np.sin(2 * np.pi * 3 * at))).astype("<i2")
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -144,7 +164,7 @@ class DuologueFull(DuologueEcho):
 
     async def echo(self, dtls: RTCDtlsTransport) -> None:
         assert isinstance(dtls, MediaTransport) and self._tasks is not None
-        sender = self.sender(dtls)
+        sender = self.sender(dtls, lambda ms, now: None)
         config = SessionConfig(turn_detection=ServerVad(create_response=False))
         conversation = await self._registry.open(config, plays_out=True)
         self._tasks.start_soon(conversation.attach, QuietTransport())
@@ -234,6 +254,9 @@ async def serve(way: str) -> None:
             message: dict[str, Json] = msgspec.json.decode(line)
             if "usage" in message:
                 answer: dict[str, Json] = usage()
+                if isinstance(echo, DuologueEcho):
+                    answer["shares_ms"] = [1000 * share for share in echo.shares]
+                    echo.shares.clear()
             else:
                 peer = MediaPeer(echo.make_dtls, certificate, leads=False)
                 answer = await peer.gather()

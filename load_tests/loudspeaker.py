@@ -1,5 +1,6 @@
 """What is heard of a call: a loudspeaker that plays frames as they are decoded."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -43,15 +44,19 @@ class Loudspeaker:
 
     def between(self, begin: float, end: float) -> Samples:
         """What was heard in this time, with silence where nothing was."""
-        heard = np.zeros(max(0, round((end - begin) * RATE)), np.int16)
-        for start, samples in self.pieces:
-            at = round((start - begin) * RATE)
-            if at >= len(heard) or at + len(samples) <= 0:
-                continue
-            skipped = max(0, -at)
-            part = samples[skipped : len(heard) - at]
-            heard[max(0, at) : max(0, at) + len(part)] = part
-        return heard
+        return stretch(self.pieces, begin, end)
+
+
+def stretch(pieces: Sequence[tuple[float, Samples]], begin: float, end: float) -> Samples:
+    """A stretch of time of what lies in pieces, each with the time of its first sample."""
+    heard = np.zeros(max(0, round((end - begin) * RATE)), np.int16)
+    for start, samples in pieces:
+        at = round((start - begin) * RATE)
+        if at >= len(heard) or at + len(samples) <= 0:
+            continue
+        part = samples[max(0, -at) : len(heard) - at]
+        heard[max(0, at) : max(0, at) + len(part)] = part
+    return heard
 
 
 def fade_seconds(heard: Samples) -> float | None:
@@ -60,13 +65,13 @@ def fade_seconds(heard: Samples) -> float | None:
     ``None`` when there was no sound, or nothing before the fade to compare it with.
     """
     count = len(heard) // _WINDOW
-    peaks = np.abs(heard[: count * _WINDOW].astype(np.int32)).reshape(count, _WINDOW)
-    # A window may fall between two waves of a low voice: a peak lasts for 5 ms.
-    raw = peaks.max(axis=1) if count else np.zeros(0, np.int32)
-    sounding = np.flatnonzero(raw >= SILENT_BELOW)
+    windows = np.abs(heard[: count * _WINDOW].astype(np.int32)).reshape(count, _WINDOW)
+    peaks = windows.max(axis=1)
+    sounding = np.flatnonzero(peaks >= SILENT_BELOW)
     if len(sounding) == 0 or sounding[-1] < 60:
         return None
     end = int(sounding[-1])
-    usual = float(np.median([raw[at : at + 5].max() for at in range(end - 60, end - 15)]))
-    full = np.flatnonzero(raw[: end + 1] >= 0.9 * usual)
+    # Within 5 ms even a low voice has a peak.
+    usual = float(np.median([peaks[at : at + 5].max() for at in range(end - 60, end - 15)]))
+    full = np.flatnonzero(peaks[: end + 1] >= 0.9 * usual)
     return None if len(full) == 0 else (end - int(full[-1])) / 1000

@@ -14,7 +14,7 @@ from load_tests.clock import now
 from load_tests.impairment import Impairment, Link
 
 HOST = "127.0.0.1"
-_CANDIDATE = re.compile(r"^a=candidate:\S+ 1 udp \d+ (\S+) (\d+) typ host.*$", re.I | re.M)
+_CANDIDATE = re.compile(r"^a=candidate:(\S+ 1 udp \d+ \S+ \d+ typ host.*)$", re.I | re.M)
 
 Address = tuple[str, int]
 
@@ -76,15 +76,20 @@ class Relay:
             if port.transport is not None:
                 port.transport.abort()
 
+    def candidate(self, theirs: str) -> str:
+        """This relay's candidate in place of the server's, to which packets go from now on."""
+        fields = theirs.split()
+        self._back.to = fields[4], int(fields[5])
+        host, port = self._front.address
+        return f"1 1 udp 2130706431 {host} {port} typ host"
+
     def into(self, answer: str) -> str:
         """The answer's SDP with this relay as its only candidate. Raises ValueError without any."""
         found = _CANDIDATE.search(answer)
         if found is None:
             raise ValueError("no host candidate in the answer")
-        self._back.to = found[1], int(found[2])
-        host, port = self._front.address
+        mine = f"a=candidate:{self.candidate(found[1])}"
         lines = [line for line in answer.splitlines() if not line.startswith("a=candidate:")]
-        mine = f"a=candidate:1 1 udp 2130706431 {host} {port} typ host"
         at = lines.index("a=end-of-candidates")
         return "\r\n".join([*lines[:at], mine, *lines[at:]]) + "\r\n"
 

@@ -39,7 +39,8 @@ HUSH_SECONDS = 0.35
 STOP_WITHIN = 3.0
 KEPT_PACKETS = 500
 """Ten seconds of packets that came in are remembered."""
-_BROWSER = OpusSettings(bit_rate=32_000, complexity=5, loss_percent=10, dtx=False)
+BROWSER = OpusSettings(bit_rate=32_000, complexity=5, loss_percent=10, dtx=False)
+"""The microphone of a browser that has been told of some loss."""
 _TIME_BASE = fractions.Fraction(1, RATE)
 
 
@@ -72,7 +73,7 @@ class Track(MediaStreamTrack):  # type: ignore[misc]
     def __init__(self, coding: Coding) -> None:
         super().__init__()
         self._give, self._take = anyio.create_memory_object_stream[Samples](50)
-        self._encoder = OpusEncoder(RATE, _BROWSER) if coding == "browser" else None
+        self._encoder = OpusEncoder(RATE, BROWSER) if coding == "browser" else None
         self._frames = 0
         self.dropped = 0
 

@@ -4,8 +4,10 @@ import random
 from collections.abc import Iterable, Sequence
 
 import anyio
+import anyio.to_thread
 
 from load_tests.clock import now
+from load_tests.history import compare, embedded_recognizer
 from load_tests.report import Json, spread
 from load_tests.scenario import Outcome, Plan, converse
 from load_tests.server import MEBIBYTE, Server, Usage
@@ -38,6 +40,11 @@ async def run_voice(
             tasks.start_soon(one, number, chance.uniform(0.0, min(2.0, plan.seconds / 5)))
     figures = summary(outcomes)
     figures["server_cpu_percent_per_session"] = cpu_percent(usages, sessions)
+    cuts = [cut for outcome in outcomes for cut in outcome.cuts]
+    if cuts:
+        recognizer = await anyio.to_thread.run_sync(embedded_recognizer)
+        off = await anyio.to_thread.run_sync(compare, cuts, recognizer)
+        figures["history_words_off"] = ", ".join(f"{words:+d}" if words else "0" for words in off)
     last = usages[-1][1]
     figures["rss_mb"] = round(last.resident / MEBIBYTE, 1) if last else None
     figures["private_mb"] = round(last.private / MEBIBYTE, 1) if last else None

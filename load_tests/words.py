@@ -102,14 +102,16 @@ class WordErrors:
 def word_errors(said: str, understood: str) -> WordErrors:
     """The least edits that turn the words said into those understood (Levenshtein, 1966)."""
     reference, heard = normalised(said), normalised(understood)
-    return WordErrors(_distance(reference, heard), len(reference))
+    return WordErrors(prefix_distances(reference, heard)[-1], len(reference))
 
 
-def _distance(one: Sequence[str], other: Sequence[str]) -> int:
+def prefix_distances(one: Sequence[str], other: Sequence[str]) -> list[int]:
+    """The least edits that turn the first words into each beginning of the others, from none of
+    them to all."""
     row = list(range(len(other) + 1))
     for i, word in enumerate(one, start=1):
         above = row
         row = [i]
         for j, candidate in enumerate(other, start=1):
             row.append(min(above[j] + 1, row[-1] + 1, above[j - 1] + (word != candidate)))
-    return row[-1]
+    return row

@@ -1,0 +1,45 @@
+"""Whether history has the words of an interrupted answer that were heard, and no others.
+
+What the loudspeaker gave of the answer is recognised with the embedded recogniser and aligned with
+the words of the whole answer; where it ends among them is where history should end.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from duologue.codecs.resample import Resampler
+from duologue.models.whisper import Whisper
+from duologue.web.cascade_setup import cascade_config
+from duologue.web.settings import Settings
+from load_tests.loudspeaker import RATE
+from load_tests.scenario import Cut
+from load_tests.words import normalised, prefix_distances
+
+HEARD_RATE = 16_000
+
+
+def embedded_recognizer() -> Whisper:
+    return Whisper(Path(cascade_config(Settings()).recognizer))
+
+
+def words_off(cut: Cut, recognised: str) -> int:
+    """Words that history has too many (positive) or too few.
+
+    The recogniser may err in any word: the beginning of the answer that is most like what was
+    recognised is what was heard.
+    """
+    distances = prefix_distances(normalised(recognised), normalised(cut.text))
+    heard = max(range(len(distances)), key=lambda words: (-distances[words], words))
+    return len(normalised(cut.history)) - heard
+
+
+def compare(cuts: Sequence[Cut], recognizer: Whisper) -> list[int]:
+    """`words_off` of each."""
+    found: list[int] = []
+    for cut in cuts:
+        resampler = Resampler(RATE, HEARD_RATE, np.float32)
+        sound = np.concatenate((resampler.push(cut.sound), resampler.flush()))
+        found.append(words_off(cut, recognizer.transcribe(sound).text))
+    return found
