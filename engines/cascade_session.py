@@ -1,8 +1,8 @@
 """One session of the cascade: its commands, its tasks, its answers."""
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import anyio
 import anyio.abc
@@ -35,7 +35,7 @@ from duologue.engines.fairness import Rank
 from duologue.engines.language import LanguageStage
 from duologue.engines.recognition import Ears, Recognition
 from duologue.engines.reply import Part, Reply
-from duologue.engines.speaking import Voices
+from duologue.engines.speaking import VoiceStage
 
 REPLIES_A_SESSION = 8
 """Answers under way in one session; one more fails at once."""
@@ -49,7 +49,11 @@ class Stages:
 
     recognition: Recognition
     language: LanguageStage
-    voices: Voices
+    voices: VoiceStage
+    answer_s: Mapping[str, float] = field(default_factory=dict)
+    """How long stages elsewhere may take over a chunk, in seconds."""
+    gaze: Gaze | None = None
+    """None where the language model takes pictures itself, or where there are to be none."""
 
 
 class CascadeSession:
@@ -150,6 +154,8 @@ class CascadeSession:
         self._tasks.start_soon(self._run, reply)
 
     async def _run(self, reply: Reply) -> None:
+            self._stages.answer_s,
+            self._eyes.shown,
         try:
             await reply.run()
         finally:

@@ -1,6 +1,5 @@
 """A turn that nobody hears: what a cascade does before it says that it is ready."""
 
-import logging
 from collections.abc import Callable
 
 import anyio
@@ -28,17 +27,11 @@ from duologue.engines.engine import (
     TranscriptFinal,
     UtterancePart,
 )
-from duologue.engines.fairness import Rank
-from duologue.engines.speaking import length_ms
+from duologue.engines.speaking import Voices
+from duologue.engines.voice_trial import say_alone, try_voices
 
 SESSION = "rehearsal"
-WORDS = "Hello, how are you?"
 UTTERANCE = "utterance"
-QUICK_ENOUGH = 0.5
-"""Seconds that a second of speech may take to make. A voice that takes more answers late, and falls
-behind what is heard of it as soon as anything else runs."""
-
-log = logging.getLogger(__name__)
 
 
 class Rehearsal:
@@ -57,7 +50,6 @@ class Rehearsal:
         self._stages = stages
         self._outputs = outputs
         self._clock = clock
-        self._paces: dict[str, float] = {}
 
     async def run(self, session: CascadeSession) -> None:
         """Raises EngineError with the reason when a stage fails."""
@@ -69,8 +61,6 @@ class Rehearsal:
                 # The longest step; the voice and the recogniser have their first calls meanwhile.
                 group.start_soon(self._stages.language.warm, SESSION, opening)
             speech = await self._voice()
-            if self._choose_voice:
-                self._stages.voices.catalogue.default = self._quick_enough()
             failure = await self._hear(session, speech)
         if failure:
             raise EngineError(f"the recogniser failed: {failure}")
@@ -78,34 +68,12 @@ class Rehearsal:
             session.take(Respond(session=SESSION, generation=1, request=request))
             await self._answer(session)
 
-    def _quick_enough(self) -> str:
-        default = self._stages.voices.catalogue.default
-        enough = [name for name, pace in self._paces.items() if pace <= QUICK_ENOUGH]
-        chosen = enough[0] if enough else min(self._paces, key=self._paces.__getitem__)
-        if chosen != default:
-            log.warning(
-                "the voice %s needs %.1f s for a second of speech here: the default is %s",
-                default,
-                self._paces[default],
-                chosen,
-            )
-        return chosen
-
     async def _voice(self) -> bytes:
-        """All models' first call, and what the default voice said."""
-        catalogue = self._stages.voices.catalogue
-        said: dict[int, bytes] = {}
-        for name in (catalogue.default, *catalogue.names):
-            voice = catalogue.find(name)
-            key = id(voice.synthesizer)
-            if key not in said:
-                begun = self._clock()
-                said[key] = await self._stages.voices.say(
-                    SESSION, Rank.FIRST, WORDS, voice, 1.0, lambda: False
-                )
-                length = max(length_ms(said[key]), 1.0)
-                self._paces[name] = (self._clock() - begun) * 1000 / length
-        return next(iter(said.values()))
+        """All voices' first call, and what the default one said."""
+        voices = self._stages.voices
+        if isinstance(voices, Voices):
+            return await try_voices(voices, SESSION, self._clock, self._choose_voice)
+        return await say_alone(voices, SESSION, self._clock)
 
     async def _hear(self, session: CascadeSession, speech: bytes) -> str:
         """Wait for the words; "" when they came, else why not."""

@@ -39,9 +39,9 @@ from duologue.engines.language import (
 )
 from duologue.engines.pipeline.flow import Chunk, Flow
 from duologue.engines.pipeline.pipeline_run import (
+    HomeOutlet,
     Inbox,
     InProcess,
-    Outlet,
     PipelineRun,
     RunKey,
     StageError,
@@ -64,6 +64,9 @@ log = logging.getLogger(__name__)
 Transcribe = Callable[[str, int | None, Callable[[], Rank]], Awaitable[str]]
 """An utterance's words up to a position; the rank tells how urgent they are."""
 
+Show = Callable[[ResponseRequest], Awaitable[ResponseRequest]]
+"""A request, with what is in view."""
+
 
 class Reply:
     """Runs one answer. All methods are for the event loop."""
@@ -77,13 +80,15 @@ class Reply:
         emit: Emit,
         clock: Callable[[], float],
         answer_s: Mapping[str, float] | None = None,
+        show: Show | None = None,
     ) -> None:
-        """`answer_s`: see :class:`duologue.engines.pipeline.flow.Flow`."""
+        """`show` adds what is in view. `answer_s`: see :class:`duologue.engines.pipeline.flow.Flow`."""
         self._session = command.session
         self.generation = command.generation
         self._request = command.request
         self._language = language
         self._transcribe = transcribe
+        self._show = show
         self._emit = emit
         self._clock = clock
         self._window = SpeechWindow(command.request.speculative)
@@ -146,7 +151,7 @@ class Reply:
 
     # -- the stages -------------------------------------------------------------------------
 
-    async def _hear(self, key: RunKey, inbox: Inbox, outlet: Outlet) -> None:
+    async def _hear(self, key: RunKey, inbox: Inbox, outlet: HomeOutlet) -> None:
         """Put the request in words; nothing, where it needs no answer."""
         async for _ in inbox:
             try:
@@ -155,9 +160,11 @@ class Reply:
                 words = f"What was said could not be recognised: {error}"
                 raise StageError.of("engine_error", words) from error
             if request is not None:
+                if self._show is not None:
+                    request = await self._show(request)
                 await outlet.put(Kind.PROMPT, request)
 
-    async def _think(self, key: RunKey, inbox: Inbox, outlet: Outlet) -> None:
+    async def _think(self, key: RunKey, inbox: Inbox, outlet: HomeOutlet) -> None:
         """Ask the model, and pass its words on."""
         async for chunk in inbox:
             request = cast(ResponseRequest, chunk.items[0])
@@ -194,7 +201,7 @@ class Reply:
             parts.append(part)
         return msgspec.structs.replace(message, parts=tuple(parts))
 
-    async def _write(self, request: ResponseRequest, outlet: Outlet) -> None:
+    async def _write(self, request: ResponseRequest, outlet: HomeOutlet) -> None:
         """Answer in text."""
         async with self._language.answer(self._session, request, self._first_rank) as answer:
             async for piece in answer:
@@ -209,7 +216,7 @@ class Reply:
                     case CallStarted() | CallDelta() | CallEnded():
                         await outlet.put(Kind.CALL, piece)
 
-    async def _talk(self, request: ResponseRequest, outlet: Outlet) -> None:
+    async def _talk(self, request: ResponseRequest, outlet: HomeOutlet) -> None:
         """Answer clause by clause."""
         splitter = ClauseSplitter(self._hurried)
         async with self._language.answer(self._session, request, self._next_rank) as answer:
@@ -233,7 +240,7 @@ class Reply:
                             await outlet.settled()
                         await outlet.put(Kind.CALL, piece)
 
-    async def _put_clause(self, text: str, outlet: Outlet) -> None:
+    async def _put_clause(self, text: str, outlet: HomeOutlet) -> None:
         self._handed = True
         request = self._request
         await outlet.put(Kind.CLAUSE, Clause(text, request.voice, request.speed))

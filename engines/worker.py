@@ -70,10 +70,17 @@ def _moshi(options: bytes, pulse: Pulse) -> Backend:
     return create_backend(options, pulse)
 
 
+def _voices(options: bytes, pulse: Pulse) -> Backend:
+    from duologue.engines.voice_backend import create_backend
+
+    return create_backend(options, pulse)
+
+
 BACKENDS: Mapping[str, BackendFactory] = {
     "cascade": _cascade,
     "moshi": _moshi,
     "scripted": _scripted,
+    "voices": _voices,
     "scripted-duplex": _scripted_duplex,
 }
 """Backends by name. Each entry imports its module when it is called, and only then."""

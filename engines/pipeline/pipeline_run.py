@@ -53,11 +53,25 @@ class StageFatal(Exception):
     """A stage is broken for all requests: its process has to be started anew."""
 
 
+class StageHost(Protocol):
+    """What carries a request to one stage or several: the pipeline, or the far end of a lane."""
+
+    @property
+    def over(self) -> bool:
+        """Nobody wants what the stages make."""
+
+    def took(self, node: Node) -> None:
+        """See :meth:`Inbox.took`."""
+
+    async def put(self, node: Node, kind: Kind, item: object, size: int) -> None:
+        """See :meth:`Outlet.put`."""
+
+
 class Inbox:
     """The chunks for one stage, in order. Iterating hands the next one over when the one before
     has been worked off; :meth:`receive` and :meth:`took` do the two apart."""
 
-    def __init__(self, run: "PipelineRun", node: Node) -> None:
+    def __init__(self, run: StageHost, node: Node) -> None:
         self._run = run
         self._node = node
         self._chunks: deque[Chunk] = deque()
@@ -118,7 +132,7 @@ class Inbox:
 class Outlet:
     """Takes what one stage makes."""
 
-    def __init__(self, run: "PipelineRun", node: Node) -> None:
+    def __init__(self, run: StageHost, node: Node) -> None:
         self._run = run
         self._node = node
 
@@ -126,15 +140,27 @@ class Outlet:
         """Hand something on; waits while what is behind the stage is full."""
         await self._run.put(self._node, kind, item, size)
 
+
+class HomeOutlet(Outlet):
+    """That of a stage in the pipeline's own process, or of a connector."""
+
+    def __init__(self, run: "PipelineRun", node: Node) -> None:
+        super().__init__(run, node)
+        self._home = run
+
     async def settled(self) -> None:
         """Wait until everything that was put has been worked off by the stages behind."""
-        await self._run.settled(self._node)
+        await self._home.settled(self._node)
+
+    def put_late(self, kind: Kind, item: object) -> None:
+        """The stage gave something after its end."""
+        self._home.put_late(self._node, kind, item)
 
 
 class Connector(Protocol):
     """Where a stage is. Knows nothing of the graph."""
 
-    async def run(self, key: RunKey, inbox: Inbox, outlet: Outlet) -> None:
+    async def run(self, key: RunKey, inbox: Inbox, outlet: HomeOutlet) -> None:
         """Serve one request to its end: all chunks have been taken, all that came of them put.
 
         Cancelled when nobody wants it any more; then nothing may be left of the request, here or
@@ -145,10 +171,10 @@ class Connector(Protocol):
 class InProcess:
     """A stage that is a coroutine function of this process."""
 
-    def __init__(self, work: Callable[[RunKey, Inbox, Outlet], Awaitable[None]]) -> None:
+    def __init__(self, work: Callable[[RunKey, Inbox, HomeOutlet], Awaitable[None]]) -> None:
         self._work = work
 
-    async def run(self, key: RunKey, inbox: Inbox, outlet: Outlet) -> None:
+    async def run(self, key: RunKey, inbox: Inbox, outlet: HomeOutlet) -> None:
         await self._work(key, inbox, outlet)
 
 
@@ -250,6 +276,11 @@ class PipelineRun:
         self._flow.took(node, self._clock())
         self._perform()
 
+    def put_late(self, node: Node, kind: Kind, item: object) -> None:
+        """See :meth:`HomeOutlet.put_late`."""
+        self._flow.put(node, kind, item, self._clock())
+        self._perform()
+
     # -- tasks ------------------------------------------------------------------------------
 
     async def _serve(self, node: Node) -> None:
@@ -257,7 +288,7 @@ class PipelineRun:
         try:
             with self._scopes[node]:
                 connector = self._connectors[node[0]]
-                await connector.run(self._key, self._inboxes[node], Outlet(self, node))
+                await connector.run(self._key, self._inboxes[node], HomeOutlet(self, node))
                 self._flow.end(node, self._clock())
         except StageError as error:
             self._flow.fail(error.failure)

@@ -9,7 +9,7 @@ from duologue.engines.engine import EngineError, OpenSession, Output, Usage
 from duologue.engines.language import Finished, LanguageError, TextPiece
 from duologue.engines.pulse import Pulse
 from duologue.engines.recognition import Recognition
-from duologue.engines.rehearsal import SESSION, WORDS, Rehearsal
+from duologue.engines.rehearsal import SESSION, Rehearsal
 from duologue.engines.speaking import Voices
 from duologue.engines.stand_ins import (
     StandInDetector,
@@ -17,6 +17,7 @@ from duologue.engines.stand_ins import (
     StandInRecognizer,
     StandInSynthesizer,
 )
+from duologue.engines.voice_trial import WORDS
 from duologue.models.voice import VoiceCatalogue
 
 pytestmark = pytest.mark.anyio
