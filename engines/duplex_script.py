@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from duologue.engines.duplex import BeginDuplex, DuplexChoice, DuplexSpec, ForcedKind
-from duologue.engines.duplex_backend import DuplexBackend, DuplexLimits
+from duologue.engines.duplex_backend import DuplexBackend
+from duologue.engines.duplex_limits import DuplexLimits
 from duologue.engines.duplex_model import DuplexInvalid, Prompt
 from duologue.engines.engine import EngineSpec
 from duologue.engines.lockstep import UNFORCED, StepInput, StepOutput

@@ -4,13 +4,19 @@ import asyncio
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import anyio
 
 from duologue.engines.pulse import Pulse
 
 T = TypeVar("T")
+
+
+class Caller(Protocol):
+    """See :class:`ModelThread`."""
+
+    async def call(self, work: Callable[[], T]) -> T: ...
 
 
 class ModelThread:

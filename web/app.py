@@ -24,6 +24,8 @@ from duologue.web.access import epoch
 from duologue.web.auth import Gate
 from duologue.web.cascade_setup import cascade_config
 from duologue.web.metrics import Metrics
+from duologue.web.duplex_setup import duplex_script, moshi_options
+from duologue.web.language_setup import ready_seconds
 from duologue.web.routes import ERROR_HANDLERS, routes
 from duologue.web.rtc_setup import peer_settings
 from duologue.web.security import SecurityHeaders
@@ -126,13 +128,18 @@ def create_app(settings: Settings) -> Starlette:
 def worker_config(settings: Settings) -> WorkerConfig:
     """What the worker is told: its backend, and that backend's own options."""
     options: msgspec.Struct
-    if settings.engine == "scripted":
-        options = scripted_options(settings)
-    else:
-        options = cascade_config(settings)
+    match settings.engine:
+        case "scripted":
+            options = scripted_options(settings)
+        case "scripted-duplex":
+            options = duplex_script(settings)
+        case "moshi":
+            options = moshi_options(settings)
+        case "default":
+            options = cascade_config(settings)
     return WorkerConfig(
         name=settings.engine,
-        backend="scripted" if settings.engine == "scripted" else "cascade",
+        backend="cascade" if settings.engine == "default" else settings.engine,
         directory="",
         options=msgspec.msgpack.encode(options),
         log_level=settings.log_level,

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 from duologue.sessions.session_config import SessionLimits, TurnPolicy
+from duologue.web.duplex_settings import DuplexSettings
 from duologue.web.language_settings import LanguageSettings
 from duologue.web.setting import About, declare
 
@@ -83,8 +84,11 @@ class Settings:
         _ACCESS,
     )
 
-    engine: Literal["default", "scripted"] = declare(
-        "default", "what answers: models, or a script of timed answers for tests", _MODEL
+    engine: Literal["default", "moshi", "scripted", "scripted-duplex"] = declare(
+        "default",
+        "what answers: models that take turns, a model that listens while it speaks (--moshi), or, "
+        "for tests, a script of timed answers or an echo that keeps to frames",
+        _MODEL,
     )
     script: Path | None = declare(
         None, "JSON file with the answers of the scripted engine, in place of its own", _MODEL
@@ -179,6 +183,7 @@ class Settings:
             raise SettingsError("chat_key has no meaning without chat_url")
         if self.chat_url is not None and not self.chat_url.startswith(("http://", "https://")):
             raise SettingsError("chat_url must begin with http:// or https://")
+    duplex: DuplexSettings = DuplexSettings()
         if any(len(key) < 8 for key in self.api_keys):
             raise SettingsError("api_keys: a key needs at least 8 characters")
 
@@ -194,6 +199,8 @@ class Settings:
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
+        if (self.engine == "moshi") != (self.duplex.moshi is not None):
+            raise SettingsError("engine moshi and moshi belong together: one of them is missing")
             return False
 
 
@@ -258,7 +265,7 @@ def _plain(kind: Any) -> Any:
 
 def _collect() -> dict[str, _Setting]:
     found: dict[str, _Setting] = {}
-    for owner in (Settings, LanguageSettings, SessionLimits):
+    for owner in (Settings, LanguageSettings, DuplexSettings, SessionLimits):
         hints = get_type_hints(owner)
         for entry in fields(owner):
             about = entry.metadata.get("about") or _LIMIT_HELP.get(entry.name)
@@ -423,11 +430,10 @@ def load_settings(args: argparse.Namespace, environ: Mapping[str, str]) -> Setti
     values |= _read_environment(environ)
     values |= _read_flags(args)
     limits = {name: values.pop(name) for name in _LIMIT_HELP if name in values}
-    language = {
-        entry.name: values.pop(entry.name)
-        for entry in fields(LanguageSettings)
-        if entry.name in values
-    }
+    language, duplex = (
+        {entry.name: values.pop(entry.name) for entry in fields(owner) if entry.name in values}
+        for owner in (LanguageSettings, DuplexSettings)
+    )
     return Settings(
         **values,  # type: ignore[arg-type]
         language=LanguageSettings(**language),  # type: ignore[arg-type]
@@ -446,6 +452,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     for name, setting in SETTINGS.items():
         title = setting.about.group
         if title not in groups:
+        duplex=DuplexSettings(**duplex),  # type: ignore[arg-type]
             groups[title] = parser.add_argument_group(title)
         text = f"{setting.about.help} ({_default_text(setting)}{setting.variable})"
         text = text.replace("%", "%%")

@@ -25,7 +25,8 @@ from duologue.engines.duplex import (
     ResumeDuplex,
     TextForced,
 )
-from duologue.engines.duplex_backend import DuplexBackend, DuplexLimits
+from duologue.engines.duplex_backend import DuplexBackend
+from duologue.engines.duplex_limits import DuplexLimits
 from duologue.engines.duplex_script import DuplexScriptOptions, EchoModel, EchoState
 from duologue.engines.duplex_stream import DuplexRefused, RemoteDuplex, RemoteDuplexStream
 from duologue.engines.engine import EngineFull
@@ -197,7 +198,7 @@ async def test_a_voice_that_is_not_there_is_refused() -> None:
 
 async def test_a_prompt_is_through_before_the_session_begins_and_is_kept() -> None:
     async with setting(gather_s=0) as here:
-        stepper = here.backend.model.stepper
+        stepper = here.backend.orders.model.stepper
         await here.open("a", "be kind")
         assert stepper.save(0).steps == len("be kind")
         again = await here.open("b", "be kind")

@@ -132,7 +132,7 @@ def test_audio_may_run_ahead_without_end() -> None:
         ("lite = 1", ["lite", "true or false"]),
         ("api_keys = 'one'", ["api_keys", "list"]),
         ("api_keys = [1]", ["api_keys", "list"]),
-        ("engine = 'other'", ["engine", "default, scripted"]),
+        ("engine = 'other'", ["engine", "default, moshi"]),
         ("audio_lead = 0", ["audio_lead", "at least 0.1"]),
         ("audio_lead = nan", ["audio_lead"]),
         ("port = ", ["duologue.toml"]),

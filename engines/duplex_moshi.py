@@ -1,0 +1,280 @@
+"""A Moshi-family checkpoint as a frame-locked model: its voices, its prompts, its text."""
+
+import hashlib
+import secrets
+import tempfile
+import time
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final, cast
+
+import msgspec
+import numpy as np
+import torch
+
+from duologue.codecs.media import CodecError, Float32Samples
+from duologue.codecs.pcm import float_from_bytes, to_float
+from duologue.codecs.resample import Resampler
+from duologue.codecs.wav import read_wav
+from duologue.engines.duplex import (
+    RECORDING_SECONDS,
+    BeginDuplex,
+    DuplexChoice,
+    DuplexSpec,
+    ForcedKind,
+)
+from duologue.engines.duplex_backend import DuplexBackend
+from duologue.engines.duplex_model import DuplexInvalid, Prompt
+from duologue.engines.engine import EngineSpec
+from duologue.engines.model_thread import ModelThread
+from duologue.engines.moshi_impl import MoshiStepper, SavedSlot
+from duologue.engines.moshi_options import MoshiOptions
+from duologue.engines.pulse import Pulse
+from duologue.models.moshi.checkpoint import (
+    Checkpoint,
+    load_language_model,
+    load_mimi,
+    read_checkpoint,
+    unpack_voices,
+)
+from duologue.models.moshi.duplex_network import DuplexNetwork
+from duologue.models.moshi.forced_words import word_frames
+from duologue.models.moshi.kyutai_layout import UnsupportedCheckpoint
+from duologue.models.moshi.moshi_config import MoshiConfig, SamplingChoice
+from duologue.models.moshi.prompting_frames import (
+    SILENCE,
+    SINE,
+    ForcedFrame,
+    PromptCodes,
+    prompt_frames,
+    wrap_role,
+)
+from duologue.models.moshi.text_tokens import TextStream, TextTokens, load_text_tokens
+
+RATE: Final = 24_000
+KYUTAI_CARD: Final = 2048
+RECORDINGS_KEPT: Final = 32
+PREFERRED_VOICE: Final = "NATF2"
+"""Of PersonaPlex' voices."""
+
+_DTYPES: Final[Mapping[str, torch.dtype]] = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "float8": torch.float8_e4m3fn,
+}
+
+
+class MoshiModel:
+    """See :class:`duologue.engines.duplex_model.DuplexModel`.
+
+    A model of which we know no role prompts (anything but PersonaPlex) is told no instructions
+    when a session begins, and has one voice.
+    """
+
+    def __init__(
+        self,
+        network: DuplexNetwork,
+        tokens: TextTokens,
+        stepper: MoshiStepper,
+        spec: EngineSpec,
+        *,
+        voices: Mapping[str, bytes] | None = None,
+        instructions: str = "",
+    ) -> None:
+        self.stepper = stepper
+        self.spec = spec
+        self._network = network
+        self._tokens = tokens
+        self._config: MoshiConfig = network.language.config
+        self._voices = voices or {}
+        self._instructions = instructions
+        self._prompted = spec.duplex is not None and spec.duplex.instructions
+        self._codes = _prompt_codes(network)
+        self._recordings: OrderedDict[bytes, list[list[int]]] = OrderedDict()
+
+    def choice(self, asked: DuplexChoice, base: SamplingChoice | None = None) -> SamplingChoice:
+        usual = base or SamplingChoice(seed=secrets.randbits(63))
+
+        def given(value: float | None, other: float) -> float:
+            return other if value is None else value
+
+        values = [
+            given(asked.text_temperature, usual.text_temperature),
+            given(asked.text_top_k, usual.text_top_k),
+            given(asked.audio_temperature, usual.audio_temperature),
+            given(asked.audio_top_k, usual.audio_top_k),
+            given(asked.seed, usual.seed),
+        ]
+        if not all(0 <= value < 2**63 for value in values):
+            raise DuplexInvalid("temperatures, numbers of tokens and seeds can't be negative")
+        return SamplingChoice(
+            text_temperature=values[0],
+            text_top_k=int(values[1]),
+            audio_temperature=values[2],
+            audio_top_k=int(values[3]),
+            seed=int(values[4]),
+        )
+
+    def prompt(self, begin: BeginDuplex) -> Prompt:
+        if not self._prompted:
+            if begin.voice and begin.voice not in self.spec.voices:
+                raise DuplexInvalid(f"there is no voice {begin.voice}")
+            return Prompt()
+        voice = self._voice(begin)
+        role = wrap_role(begin.instructions or self._instructions)
+        frames = self._frames(voice, role)
+        if not frames:
+            return Prompt()
+        told = repr((voice, role)).encode()
+        return Prompt(frames, hashlib.sha256(told).hexdigest())
+
+    def forced(self, kind: ForcedKind, text: str) -> list[ForcedFrame]:
+        if kind == "commentary":
+            words = [(word, self._tokens.encode(word)) for word in text.split()]
+            return word_frames(self._config, words)
+        return self._frames([], wrap_role(text) if kind == "instructions" else text.strip())
+
+    def hush(self, frames: int) -> list[ForcedFrame]:
+        return [ForcedFrame((self._config.text_padding, *self._codes.silence))] * frames
+
+    def text(self) -> TextStream:
+        silent = {self._config.text_padding, self._config.text_end_padding}
+        return TextStream(self._tokens, frozenset(silent))
+
+    def _frames(self, voice: list[list[int]], role: str) -> list[ForcedFrame]:
+        tokens = self._tokens.encode(role) if role else []
+        return prompt_frames(self._config, voice, tokens, self._codes)
+
+    def _voice(self, begin: BeginDuplex) -> list[list[int]]:
+        """Codes of the voice that is asked for. Raises DuplexInvalid."""
+        if begin.recording:
+            return self._encoded(begin.recording, float_from_bytes(begin.recording))
+        name = begin.voice or self.spec.default_voice
+        recording = self._voices.get(name)
+        if recording is None:
+            if begin.voice and begin.voice not in self.spec.voices:
+                raise DuplexInvalid(f"there is no voice {begin.voice}")
+            return []
+        return self._encoded(recording, _sound(name, recording))
+
+    def _encoded(self, key: bytes, sound: Float32Samples) -> list[list[int]]:
+        key = hashlib.sha256(key).digest()
+        if key not in self._recordings:
+            pcm = torch.from_numpy(sound[: int(RECORDING_SECONDS * RATE)].copy())
+            codes = self._network.encode_voice(pcm.to(self._network.language.initial.device))
+            self._recordings[key] = cast(list[list[int]], codes.tolist())
+            if len(self._recordings) > RECORDINGS_KEPT:
+                self._recordings.popitem(last=False)
+        self._recordings.move_to_end(key)
+        return self._recordings[key]
+
+
+def _prompt_codes(network: DuplexNetwork) -> PromptCodes:
+    """What a prompt is filled up with: as it was in training, or as this codec has it."""
+    config = network.language.config
+    if config.card == KYUTAI_CARD and (config.agent_codebooks, config.user_codebooks) == (8, 8):
+        return PromptCodes(SILENCE, SINE)
+    device = network.language.initial.device
+    samples = torch.arange(4 * network.frame_samples, device=device)
+    tone = 0.1 * torch.sin(2 * torch.pi * 440 / network.mimi.config.sample_rate * samples)
+    silence = network.mimi.encode(torch.zeros_like(tone)[None], config.agent_codebooks)
+    user = network.mimi.encode(tone[None], config.user_codebooks)
+    return PromptCodes(tuple(silence[0, :, -1].tolist()), tuple(user[0, :, -1].tolist()))
+
+
+def _sound(name: str, recording: bytes) -> Float32Samples:
+    """A voice's WAV file at the codec's rate. Raises DuplexInvalid."""
+    try:
+        chunk = read_wav(recording).mono()
+    except CodecError as error:
+        raise DuplexInvalid(f"the voice {name} can't be read: {error}") from error
+    resampler = Resampler(chunk.rate, RATE, np.float32)
+    samples = to_float(chunk.samples)
+    return np.concatenate([resampler.push(samples), resampler.flush()])
+
+
+# -- loading --------------------------------------------------------------------------------
+
+
+def load_moshi(options: MoshiOptions) -> MoshiModel:
+    """Load a checkpoint; blocks, for minutes where it is large.
+
+    Raises UnsupportedCheckpoint, RuntimeError for a device that is not there.
+    """
+    device = _device(options.device)
+    checkpoint = read_checkpoint(Path(options.folder))
+    if checkpoint.language is None:
+        raise UnsupportedCheckpoint(f"{options.folder} has a codec and no language model")
+    if checkpoint.tokenizer is None:
+        raise UnsupportedCheckpoint(f"{options.folder} has no tokenizer")
+    if checkpoint.mimi.sample_rate != RATE:
+        raise UnsupportedCheckpoint(f"its codec is not at {RATE} Hz")
+    number = options.dtype or ("bfloat16" if device.startswith("cuda") else "float32")
+    language = load_language_model(checkpoint, device, _DTYPES[number])
+    network = DuplexNetwork(language, load_mimi(checkpoint, device))
+    kv_dtype = _DTYPES[options.kv_dtype] if options.kv_dtype else None
+    voices = _voices(checkpoint)
+    return MoshiModel(
+        network,
+        load_text_tokens(checkpoint.tokenizer),
+        MoshiStepper(network, options.limits.slots, kv_dtype),
+        _spec(options, checkpoint, network, tuple(voices)),
+        voices=voices,
+        instructions=options.instructions,
+    )
+
+
+def _device(name: str) -> str:
+    found = torch.cuda.is_available()
+    if name.startswith("cuda") and not found:
+        raise RuntimeError(f"device {name}: torch sees no CUDA device")
+    return name or ("cuda" if found else "cpu")
+
+
+def _voices(checkpoint: Checkpoint) -> dict[str, bytes]:
+    """The recordings among a checkpoint's voices, WAV files by name."""
+    if checkpoint.voices is None:
+        return {}
+    with tempfile.TemporaryDirectory(prefix="voices-") as folder:
+        files = unpack_voices(checkpoint.voices, Path(folder))
+        return {path.stem: path.read_bytes() for path in files if path.suffix == ".wav"}
+
+
+def _spec(
+    options: MoshiOptions, checkpoint: Checkpoint, network: DuplexNetwork, named: Sequence[str]
+) -> EngineSpec:
+    prompted = checkpoint.kind == "personaplex"
+    voices = tuple(named) or ("default",)
+    preferred = options.default_voice or PREFERRED_VOICE
+    if options.default_voice and options.default_voice not in voices:
+        raise UnsupportedCheckpoint(
+            f"there is no voice {options.default_voice}; there are: {', '.join(voices)}"
+        )
+    return EngineSpec(
+        model=options.name,
+        voices=voices,
+        default_voice=preferred if preferred in voices else voices[0],
+        context_tokens=network.language.config.temporal.context,
+        description=f"{options.name}, which listens while it speaks.",
+        calls_tools=False,
+        duplex=DuplexSpec(
+            sample_rate=RATE,
+            frame_samples=network.frame_samples,
+            instructions=prompted,
+            recordings=prompted,
+        ),
+    )
+
+
+def create_backend(options: bytes, pulse: Pulse) -> DuplexBackend[SavedSlot]:
+    """A backend from the msgpack of :class:`MoshiOptions`."""
+    chosen = msgspec.msgpack.decode(options, type=MoshiOptions)
+    return DuplexBackend(
+        lambda: load_moshi(chosen),
+        chosen.limits,
+        ModelThread("moshi", pulse),
+        pulse,
+        lambda: time.monotonic_ns() / 1e9,
+    )
