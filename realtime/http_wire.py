@@ -4,6 +4,7 @@ Source: ``openai.types.realtime.client_secret_create_response``, ``openai.types.
 error body that the ``openai`` package reads.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -132,6 +133,19 @@ def encode_models(spec: EngineSpec, kind: str, voice: str, created: int) -> byte
         },
     }
     return msgspec.json.encode({"object": "list", "data": [model]})
+
+
+class IceServer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """As ``RTCIceServer`` of a browser has it."""
+
+    urls: str
+    username: str | None = None
+    credential: str | None = None
+
+
+def encode_ice_servers(servers: Sequence[IceServer]) -> bytes:
+    """``GET /v1/realtime/ice_servers``."""
+    return msgspec.json.encode({"ice_servers": servers})
 
 
 def encode_status(status: str, sessions: int, detail: str | None = None) -> bytes:

@@ -19,6 +19,7 @@ from duologue.realtime.calls import Call
 from duologue.realtime.http_wire import (
     decode_secret_request,
     encode_http_error,
+    encode_ice_servers,
     encode_models,
     encode_secret,
     encode_status,
@@ -46,6 +47,8 @@ from duologue.web.access import (
 from duologue.web.auth import SUBPROTOCOL, Denial, Grant
 from duologue.web.call_routes import call_routes, no_call
 from duologue.web.completions import completion_routes
+from duologue.web.live_routes import LIVE_PATHS, live_routes
+from duologue.web.rtc_setup import ice_servers
 from duologue.web.service import Service
 
 STATIC: Final = Path(__file__).with_name("static")
@@ -91,8 +94,10 @@ async def page(request: Request) -> Response:
 
 
 async def health(request: Request) -> Response:
-    """The process answers."""
-    return json_response(encode_status("ok", service_of(request).registry.active))
+    """The process answers; ``detail`` says why a new session would not be taken in."""
+    service = service_of(request)
+    detail = None if service.ready else service.not_ready()
+    return json_response(encode_status("ok", service.registry.active, detail))
 
 
 async def ready(request: Request) -> Response:
@@ -114,6 +119,11 @@ async def models(request: Request, service: Service) -> Response:
         return turned_away(error)
     voice = service.settings.voice or spec.default_voice
     return json_response(encode_models(spec, service.kind, voice, request.app.state.started))
+
+
+async def ice(request: Request, service: Service) -> Response:
+    """What a page should gather its candidates with."""
+    return json_response(encode_ice_servers(ice_servers(service.settings)))
 
 
 async def figures(request: Request, service: Service) -> Response:
@@ -218,12 +228,14 @@ def routes() -> list[BaseRoute]:
         Route("/ready", ready),
         Route("/metrics", guarded(figures)),
         Route("/v1/models", guarded(models)),
+        Route("/v1/realtime/ice_servers", guarded(ice)),
         Route(
             "/v1/realtime/client_secrets",
             guarded(client_secrets, ephemeral=False),
             methods=["POST"],
         ),
         *(route for path in REALTIME_PATHS for route in call_routes(f"{path}/calls")),
+        *(route for path in LIVE_PATHS for route in live_routes(path)),
         *completion_routes(),
         *(WebSocketRoute(path, realtime) for path in REALTIME_PATHS),
     ]

@@ -6,8 +6,10 @@ from typing import Any, Final
 
 from aiortc.rtcicetransport import parse_stun_turn_uri
 
+from duologue.realtime.http_wire import IceServer
 from duologue.realtime.ice_agent import IceSettings
 from duologue.realtime.rtc_peer import PeerSettings
+from duologue.realtime.video_receiver import CameraSettings
 from duologue.web.settings import Settings, SettingsError
 
 _EVERYWHERE: Final = ("0.0.0.0", "::", "")
@@ -39,8 +41,21 @@ def peer_settings(settings: Settings) -> PeerSettings:
             turn_tls=turn is not None and turn["scheme"] == "turns",
             turn_username=settings.turn_username,
             turn_password=settings.turn_password,
-        )
+        ),
+        camera=CameraSettings(rate=settings.camera_rate),
     )
+
+
+def ice_servers(settings: Settings) -> tuple[IceServer, ...]:
+    """What a browser that calls this server should gather with: the server's own means."""
+    found = []
+    if settings.stun_server is not None:
+        found.append(IceServer(settings.stun_server))
+    if settings.turn_server is not None:
+        found.append(
+            IceServer(settings.turn_server, settings.turn_username, settings.turn_password)
+        )
+    return tuple(found)
 
 
 def _server(name: str, uri: str | None) -> dict[str, Any] | None:

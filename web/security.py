@@ -8,7 +8,7 @@ HEADERS = {
     "img-src 'self' data:; font-src 'self'; connect-src 'self'; media-src 'self' blob:; "
     "worker-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'",
-    "Permissions-Policy": "microphone=(self), camera=(), geolocation=()",
+    "Permissions-Policy": "microphone=(self), camera=(self), geolocation=()",
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
     "Cross-Origin-Opener-Policy": "same-origin",

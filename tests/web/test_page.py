@@ -1,51 +1,18 @@
-"""The page, in a real browser: with a recorded voice as its microphone, and its audio worklets."""
+"""The page over a WebSocket: with a recorded voice as its microphone, and its audio worklets."""
 
 import json
-import shutil
-import wave
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
-import soxr
-from playwright.sync_api import (
-    Browser,
-    BrowserContext,
-    ConsoleMessage,
-    Page,
-    WebSocketRoute,
-    sync_playwright,
-)
+from playwright.sync_api import Browser, WebSocketRoute
 
 from load_tests.server import serving
+from tests.visit import ELSEWHERE, Visit, Visits, open_browser, question, silence, write_microphone
 
 pytestmark = [pytest.mark.browser, pytest.mark.weights]
-
-QUESTION = Path(__file__).parent.parent / "data" / "question.wav"
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
-FLAGS = (
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--autoplay-policy=no-user-gesture-required",
-    "--use-fake-ui-for-media-stream",
-    "--use-fake-device-for-media-stream",
-    "--host-resolver-rules=MAP duologue.test 127.0.0.1",
-)
-ELSEWHERE = "duologue.test"
-"""A name of this machine that browsers don't take for a secure address."""
-
-FILE_RATE = 48_000
-PATIENCE_MS = 30_000
-"""After this a test gives up waiting: none of them waits that long when all is well."""
 
 
 class Running(Protocol):
@@ -53,87 +20,13 @@ class Running(Protocol):
     def url(self) -> str: ...
 
 
-@dataclass
-class Visit:
-    """A page that is open, and what it complained of and asked for."""
-
-    page: Page
-    origin: str
-    complaints: list[str] = field(default_factory=list)
-    strays: list[str] = field(default_factory=list)
-    sent: list[dict[str, Any]] = field(default_factory=list)
-
-    def watch(self) -> None:
-        self.page.on("console", self._console)
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("request", lambda request: self._asked(request.url))
-        self.page.on("websocket", self._connected)
-
-    def _console(self, message: ConsoleMessage) -> None:
-        if message.type in ("error", "warning"):
-            self.complaints.append(message.text)
-
-    def _asked(self, url: str) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("data", "blob") and parts.netloc != urlsplit(self.origin).netloc:
-            self.strays.append(url)
-
-    def _connected(self, socket: Any) -> None:
-        self._asked(socket.url)
-        socket.on("framesent", lambda text: self.sent.append(json.loads(text)))
-
-    def sent_types(self) -> list[str]:
-        """What the page has sent but audio."""
-        kinds = [event["type"] for event in self.sent]
-        return [kind for kind in kinds if kind != "input_audio_buffer.append"]
-
-    def until(self, condition: str) -> None:
-        """Wait for a JavaScript condition; `d` is what the page publishes."""
-        script = f"() => {{ const d = window.duologue; return d && ({condition}); }}"
-        self.page.wait_for_function(script, timeout=PATIENCE_MS)
-
-    def read(self, expression: str) -> Any:
-        return self.page.evaluate(
-            f"(() => {{ const d = window.duologue; return {expression}; }})()"
-        )
-
-    def type(self, text: str) -> None:
-        self.page.fill("#words", text)
-        self.page.press("#words", "Enter")
-
-    def is_well(self) -> None:
-        assert self.complaints == []
-        assert self.strays == []
-        assert self.read("d.counters.errors") == []
-
-
 @pytest.fixture(scope="module")
-def microphone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A question, a pause of 12 s, the question again, silence: 48 kHz."""
-    with wave.open(str(QUESTION)) as file:
-        rate = file.getframerate()
-        samples = np.frombuffer(file.readframes(file.getnframes()), np.int16)
-    question = soxr.resample(samples, rate, FILE_RATE)
-    silence = np.zeros(FILE_RATE, np.int16)
-    parts = [silence, question, *[silence] * 12, question, *[silence] * 60]
-    path = tmp_path_factory.mktemp("microphone") / "microphone.wav"
-    with wave.open(str(path), "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(FILE_RATE)
-        file.writeframes(np.concatenate(parts).astype("<i2").tobytes())
-    return path
-
-
-@pytest.fixture(scope="module")
-def browser(microphone: Path) -> Iterator[Browser]:
-    if CHROMIUM is None:
-        pytest.skip("Chromium is not installed")
-    capture = f"--use-file-for-fake-audio-capture={microphone}%noloop"
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=[*FLAGS, capture])
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """It hears a question, a pause of 12 s, the question again, silence."""
+    said = (silence(1), question(), silence(12), question(), silence(60))
+    path: Path = tmp_path_factory.mktemp("microphone") / "microphone.wav"
+    with open_browser(write_microphone(path, *said)) as browser:
         yield browser
-        browser.close()
 
 
 Visiting = Callable[..., Visit]
@@ -141,34 +34,10 @@ Visiting = Callable[..., Visit]
 
 @pytest.fixture
 def visit(browser: Browser, scripted_server: Running) -> Iterator[Visiting]:
-    """Open the page: ``visit(url, script=…, route=…, **context options)``."""
-    contexts: list[BrowserContext] = []
-
-    def open_page(
-        url: str = scripted_server.url,
-        *,
-        script: str = "",
-        route: Callable[[WebSocketRoute], None] | None = None,
-        **options: Any,
-    ) -> Visit:
-        options.setdefault("viewport", {"width": 1200, "height": 800})
-        context = browser.new_context(**options)
-        contexts.append(context)
-        context.grant_permissions(["microphone"])
-        page = context.new_page()
-        if script:
-            page.add_init_script(script)
-        if route is not None:
-            page.route_web_socket("**/v1/realtime*", route)
-        visit = Visit(page, url)
-        visit.watch()
-        page.goto(url)
-        visit.until("true")
-        return visit
-
-    yield open_page
-    for context in contexts:
-        context.close()
+    """Open the page, which is told to talk over a WebSocket."""
+    visits = Visits(browser, scripted_server.url, line="websocket")
+    yield visits
+    visits.close()
 
 
 # -- conversations --------------------------------------------------------------------------
@@ -183,7 +52,8 @@ def test_people_speak_are_answered_and_interrupt(visit: Visiting) -> None:
     page.until("d.state.activity === 'Listening'")
     assert page.read("d.underruns") == 0
     (wait,) = page.read("d.latencies")
-    assert wait["heard"] + wait["thought"] + wait["spoke"] == pytest.approx(wait["total"], abs=2)
+    parts = sum(wait[part] or 0 for part in ("heard", "thought", "spoke", "answered"))
+    assert parts == pytest.approx(wait["total"], abs=2)
     assert page.page.locator(".row.voice .total").count() == 1
 
     # A long answer is asked for in writing, and cut by the recording's second question.
@@ -225,7 +95,8 @@ def test_a_typed_message_is_answered_aloud_and_escape_stops_it(visit: Visiting) 
     page.until("d.items.at(-1).heard.length > 0 && d.latencies.length === 2")
     (first, second) = page.read("d.latencies")
     assert first["heard"] is None
-    assert second["total"] == pytest.approx(second["thought"] + second["spoke"], abs=2)
+    parts = sum(second[part] or 0 for part in ("thought", "spoke", "answered"))
+    assert parts == pytest.approx(second["total"], abs=2)
     page.is_well()
 
 
@@ -613,24 +484,31 @@ def test_the_microphone_is_heard_at_24_khz_without_aliases(visit: Visiting, rate
 
 
 def test_the_parts_of_a_wait_add_up_whatever_came_first(visit: Visiting) -> None:
-    turns = [
+    turns: list[dict[str, Any]] = [
         {"endedAt": 0, "transcriptAt": 300, "textAt": 400, "audioAt": 700},
         {"endedAt": 0, "transcriptAt": 900, "textAt": 400, "audioAt": 700},
+        {"endedAt": 0, "transcriptAt": 300, "textAt": 680, "audioAt": 700},
         {"endedAt": 0, "transcriptAt": None, "textAt": 800, "audioAt": 700},
         {"endedAt": 100, "transcriptAt": 50, "textAt": 400, "audioAt": None},
+        {"endedAt": 0, "transcriptAt": 300, "textAt": 400, "audioAt": None, "cancelledAt": 450},
+        {"endedAt": 0, "transcriptAt": 300, "textAt": 400, "audioAt": 700, "cancelledAt": 750},
         {"endedAt": 0, "transcriptAt": 300, "textAt": None, "audioAt": None},
         {"endedAt": None, "transcriptAt": None, "textAt": 10, "audioAt": 20},
     ]
     figures = visit().page.evaluate(
         "async (turns) => (await import('/static/latency.js')) && turns.map("
         "(await import('/static/latency.js')).figuresOf)",
-        [{**turn, "typed": False} for turn in turns],
+        [{"cancelledAt": None, "typed": False} | turn for turn in turns],
     )
-    assert figures == [
+    shown = [turn and {part: ms for part, ms in turn.items() if ms is not None} for turn in figures]
+    assert shown == [
         {"heard": 300, "thought": 100, "spoke": 300, "total": 700},
         {"heard": 400, "thought": 0, "spoke": 300, "total": 700},
-        {"heard": 700, "thought": 0, "spoke": 0, "total": 700},
-        {"heard": 0, "thought": 300, "spoke": None, "total": 300},
+        {"heard": 300, "answered": 400, "total": 700},
+        {"heard": 700, "answered": 0, "total": 700},
+        {"heard": 0, "thought": 300, "total": 300},
+        {"heard": 300, "cancelled": 150, "total": 450},
+        {"heard": 300, "thought": 100, "spoke": 300, "total": 700},
         None,
         None,
     ]
@@ -644,10 +522,10 @@ def test_the_end_of_speech_is_dated_by_its_sound_not_by_the_servers_patience(
           const {SpeechClock} = await import("/static/latency.js");
           const clock = new SpeechClock();
           for (let k = 1; k <= 100; k += 1) clock.sent(k <= 60 ? 0.1 : 0.001, 5000 + k * 20);
-          return [clock.endOfSpeech(2000, 7000), clock.endOfSpeech(1000, 7000)];
+          return [2000, 1000, null].map((place) => clock.endOfSpeech(place, 7100));
         }"""
     )
-    assert ends == [5000 + 60 * 20, 5000 + 1000]
+    assert ends == [5000 + 60 * 20, 5000 + 1000, 5000 + 60 * 20]
 
 
 def test_only_the_words_that_the_server_confirms_count_as_heard(visit: Visiting) -> None:

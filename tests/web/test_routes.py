@@ -67,7 +67,9 @@ async def test_it_is_not_ready_before_its_engine_is(open_house: OpenHouse) -> No
     async with open_house(ready=False) as house, house.http() as http:
         answer = await http.get("/ready")
         assert (answer.status_code, answer.json()["status"]) == (503, "starting")
-        assert (await http.get("/health")).status_code == 200
+        health = await http.get("/health")
+        assert health.status_code == 200
+        assert health.json()["detail"] == (await http.get("/ready")).json()["status"]
         answer = await http.get("/v1/models")
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "engine_unavailable")
         assert answer.headers["Retry-After"]
@@ -138,6 +140,28 @@ async def test_a_key_is_asked_for_where_one_is_set(open_house: OpenHouse, path: 
         assert answer.headers["WWW-Authenticate"] == "Bearer"
         assert answer.json()["error"]["code"] == "invalid_api_key"
         assert (await http.get(path, headers={"Authorization": f"Bearer {KEY}"})).status_code == 200
+
+
+async def test_a_page_is_told_what_to_gather_candidates_with(open_house: OpenHouse) -> None:
+    settings = Settings(
+        engine="scripted",
+        api_keys=(KEY,),
+        turn_server="turn:turn.test",
+        turn_username="me",
+        turn_password="secret",
+        stun_server="stun:stun.test",
+    )
+    async with open_house(settings) as house:
+        async with house.http() as http:
+            assert (await http.get("/v1/realtime/ice_servers")).status_code == 401
+        async with house.http(Authorization=f"Bearer {KEY}") as http:
+            answer = await http.get("/v1/realtime/ice_servers")
+    assert answer.json() == {
+        "ice_servers": [
+            {"urls": "stun:stun.test"},
+            {"urls": "turn:turn.test", "username": "me", "credential": "secret"},
+        ]
+    }
 
 
 async def test_the_figures_are_in_prometheus_format(open_house: OpenHouse) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from duologue.web.rtc_setup import peer_settings
+from duologue.web.rtc_setup import ice_servers, peer_settings
 from duologue.web.settings import Settings, SettingsError
 
 
@@ -54,3 +54,9 @@ def test_servers_have_defaults_for_what_they_leave_out():
 def test_what_makes_no_sense_is_named(name, value):
     with pytest.raises(SettingsError, match=name):
         ice(**{name: value})
+
+
+def test_browsers_gather_with_what_the_server_has():
+    assert ice_servers(Settings()) == ()
+    (stun,) = ice_servers(Settings(stun_server="stun:stun.test"))
+    assert (stun.urls, stun.username, stun.credential) == ("stun:stun.test", None, None)

@@ -34,6 +34,8 @@ function newTurn(item, endedAt, typed) {
     transcriptAt: typed ? endedAt : null,
     textAt: null,
     audioAt: null,
+    cancelledAt: null,
+    response: null,
     interrupted: false,
   };
 }
@@ -133,6 +135,11 @@ export class Conversation {
     this.#told.changed(item);
   }
 
+  #answering({ response }) {
+    const turn = this.turns.at(-1);
+    if (turn && response.conversation_id !== null) turn.response ??= response.id;
+  }
+
   #say(event, now) {
     this.#change(event.item_id, (item) => {
       if (item.cutAtMs !== null) return;
@@ -161,6 +168,7 @@ export class Conversation {
       item.playedMs = milliseconds;
       if (!whole) return;
       item.wholeHeard = true;
+      item.audioMs ||= milliseconds; // of what the server played out, this is the length
       if (item.audioMs > 1500) this.#charactersPerMs = item.text.length / item.audioMs;
     });
   }
@@ -185,7 +193,7 @@ export class Conversation {
     });
   }
 
-  #responseDone({ response }) {
+  #responseDone({ response }, now) {
     for (const item of this.items) {
       if (item.role !== "assistant" || item.response !== response.id) continue;
       item.final = true;
@@ -196,6 +204,15 @@ export class Conversation {
       if (item.text === "" && item.note === "") this.#remove(item);
       else this.#told.changed(item);
     }
+    if (response.status === "cancelled") this.#cancelled(response.id, now);
+  }
+
+  #cancelled(id, now) {
+    const turn = this.turns.find((one) => one.response === id);
+    if (!turn || turn.audioAt !== null) return;
+    turn.cancelledAt = now;
+    const item = this.item(turn.assistant ?? turn.user) ?? this.item(turn.user);
+    if (item) this.#told.changed(item);
   }
 
   /** The session is gone: nothing more comes of what was being said. Returns the ids concerned. */
@@ -234,6 +251,9 @@ export class Conversation {
           item.final = true;
         });
         break;
+      case "response.created":
+        this.#answering(event);
+        break;
       case "response.output_item.added":
         this.#begin(event);
         break;
@@ -257,7 +277,7 @@ export class Conversation {
         this.#retrieved(event);
         break;
       case "response.done":
-        this.#responseDone(event);
+        this.#responseDone(event, now);
         break;
     }
   }
@@ -279,8 +299,13 @@ export class Conversation {
     return end === -1 ? text.length : end;
   }
 
+  /** An answer's figures; of one that was never begun, they are its question's. */
   figures(item) {
-    return item.turn ? figuresOf(item.turn) : null;
+    const { turn } = item;
+    if (!turn) return null;
+    const unanswered = !this.#items.has(turn.assistant);
+    if (item.role === "user" && !(unanswered && turn.cancelledAt !== null)) return null;
+    return figuresOf(turn);
   }
 
   /**

@@ -1,10 +1,11 @@
 // The line to the server: opened when wanted, and opened again when it breaks.
 
-import { Realtime, backoff, meaningOf } from "./protocol.js";
+import { backoff, meaningOf } from "./protocol.js";
 
 const ATTEMPTS_AT_MOST = 8;
 const STEADY_MS = 5000; // a session that lasted this long starts the count afresh
-const WAIT_MS = 15000; // for session.created
+const WAIT_MS = 15000; // for the session to be there
+const AGAIN_MS = 300000; // a carrier that could not be set up is left alone for so long
 
 /** Why the line is down for good; `reason` is a word that the page explains. */
 export class LineTrouble extends Error {
@@ -16,33 +17,40 @@ export class LineTrouble extends Error {
 }
 
 /**
- * `told` has state(name, {reason, detail, retryInMs}), begun(realtime) when a session is there, and
- * event(event, realtime) for what the server says. `probe()` answers how HTTP sees the server:
- * "well", "refused", "full" or "away", for closes that say nothing.
+ * `carriers()` gives the ways to reach the server, best first, each {kind, dial()}; dial() makes a
+ * Wire that has not begun. `told` has state(name, {reason, detail, retryInMs}), begun(wire) when a
+ * session is there, event(event, wire) for what the server says, and fellBack(kind, reason) when
+ * the next best carrier is taken. `probe()` answers how HTTP sees the server: "well", "refused",
+ * "full" or "away", for closes that say nothing.
  */
 export class Line {
   state = "closed";
-  realtime = null;
-  #page;
+  wire = null;
+  #carriers;
   #told;
   #probe;
-  #settings = { model: "", key: "" };
   #wanted = null; // {promise, resolve, reject} of the connect() being answered
+  #unusable = new Map(); // kind of carrier: until when
   #attempt = 0;
   #begunAt = 0;
   #retryTimer = 0;
   #waitTimer = 0;
   #retryAfterMs = 0;
 
-  constructor({ page, told, probe }) {
-    this.#page = page;
+  constructor({ carriers, told, probe }) {
+    this.#carriers = carriers;
     this.#told = told;
     this.#probe = probe;
   }
 
-  /** What the next connection will ask for. */
-  configure(settings) {
-    this.#settings = { ...this.#settings, ...settings };
+  /** "webrtc" or "websocket" while there is a session, else null. */
+  get kind() {
+    return this.state === "open" ? this.wire.carrier.kind : null;
+  }
+
+  /** The WebRTC call of the session, if it is one. */
+  get call() {
+    return this.kind === "webrtc" ? this.wire.carrier : null;
   }
 
   /** Resolves when a session is there; rejects with LineTrouble when there will be none. */
@@ -57,9 +65,11 @@ export class Line {
     return this.#wanted.promise;
   }
 
-  /** Do not wait for the next attempt. */
+  /** Do not wait for the next attempt, nor trust a network that may have changed. */
   hurry() {
+    this.#unusable.clear();
     if (this.state === "waiting") this.#dial();
+    this.call?.hurry();
   }
 
   close() {
@@ -71,6 +81,7 @@ export class Line {
 
   /** Close and connect again, for settings that a session can't change. */
   renew() {
+    this.#unusable.clear();
     this.#forget();
     this.#become("closed");
     return this.connect();
@@ -85,24 +96,27 @@ export class Line {
   #forget() {
     clearTimeout(this.#retryTimer);
     clearTimeout(this.#waitTimer);
-    const realtime = this.realtime;
-    this.realtime = null;
-    realtime?.close();
+    const wire = this.wire;
+    this.wire = null;
+    wire?.close();
   }
 
   #dial() {
     this.#forget();
     this.#retryAfterMs = 0;
-    const realtime = new Realtime({ page: this.#page, ...this.#settings });
-    this.realtime = realtime;
-    this.#waitTimer = setTimeout(() => this.#failed(realtime, "lost", ""), WAIT_MS);
+    const now = performance.now();
+    const carriers = this.#carriers();
+    const usable = carriers.filter(({ kind }) => (this.#unusable.get(kind) ?? 0) <= now);
+    const wire = (usable[0] ?? carriers.at(-1)).dial();
+    this.wire = wire;
+    this.#waitTimer = setTimeout(() => this.#failed(wire, "lost", ""), WAIT_MS);
     const current = (handle) => (event) => {
-      if (this.realtime === realtime) handle(event);
+      if (this.wire === wire) handle(event);
     };
-    realtime
+    wire
       .on(
-        "session.created",
-        current(() => this.#begin(realtime)),
+        wire.begins,
+        current(() => this.#begin(wire)),
       )
       .on(
         "error",
@@ -110,37 +124,54 @@ export class Line {
       )
       .on(
         "*",
-        current((event) => this.#told.event(event, realtime)),
+        current((event) => this.#told.event(event, wire)),
       )
       .on(
         "closed",
-        current((close) => this.#closed(realtime, close)),
+        current((close) => this.#closed(wire, close)),
+      )
+      .on(
+        "unavailable",
+        current(({ reason }) => this.#unavailable(wire, reason, carriers.at(-1).kind)),
       );
     this.#become("connecting", { again: this.#attempt > 0 });
+    wire.begin();
   }
 
-  #begin(realtime) {
+  #begin(wire) {
     clearTimeout(this.#waitTimer);
     this.#begunAt = performance.now();
     this.#become("open");
-    this.#told.begun(realtime);
+    this.#told.begun(wire);
     this.#wanted?.resolve();
     this.#wanted = null;
   }
 
-  async #closed(realtime, { code, reason, begun }) {
+  /** This carrier can't be had: the next best is tried at once. */
+  #unavailable(wire, reason, last) {
+    const { kind } = wire.carrier;
+    if (kind === last) {
+      this.#failed(wire, "lost", reason);
+      return;
+    }
+    this.#unusable.set(kind, performance.now() + AGAIN_MS);
+    this.#told.fellBack(kind, reason);
+    this.#dial();
+  }
+
+  async #closed(wire, { code, reason, begun }) {
     if (begun && performance.now() - this.#begunAt > STEADY_MS) this.#attempt = 0;
     let meaning = meaningOf(code, begun);
     if (meaning === "lost" && !begun) {
       const seen = await this.#probe();
-      if (this.realtime !== realtime) return;
+      if (this.wire !== wire) return;
       if (seen === "refused" || seen === "full") meaning = seen;
     }
-    this.#failed(realtime, meaning, reason);
+    this.#failed(wire, meaning, reason);
   }
 
-  #failed(realtime, meaning, detail) {
-    if (this.realtime !== realtime) return;
+  #failed(wire, meaning, detail) {
+    if (this.wire !== wire) return;
     this.#forget();
     const again = ["lost", "draining", "full"].includes(meaning);
     if (!again || this.#attempt >= ATTEMPTS_AT_MOST) {

@@ -1,6 +1,7 @@
 // Sound: one AudioContext, the two worklets, the devices. It knows nothing of the wire or the page.
 
 const HERE = import.meta.url;
+const METER = 1024; // samples: 21 ms at 48 kHz
 
 /** Why the microphone or the speaker can't be used; `reason` is a word that the page explains. */
 export class MediaTrouble extends Error {
@@ -19,6 +20,12 @@ const REASONS = {
   AbortError: "busy",
   OverconstrainedError: "gone",
 };
+
+/** What getUserMedia threw, as MediaTrouble; `device` is "" for the microphone, or "camera". */
+export function troubleOf(error, device = "") {
+  const reason = REASONS[error.name] ?? "broken";
+  return new MediaTrouble(device ? `${device}:${reason}` : reason, error);
+}
 
 /** Sound needs a secure page: https, or a loopback address. */
 export function soundIsPossible() {
@@ -54,10 +61,12 @@ export class Media {
   #source = null;
   #stream = null;
   #muted = false;
+  #given = new Set(); // the items that are played here
   #flushes = new Map();
   #token = 0;
   #speaker = "";
   #element = null;
+  #call = null; // {element, source, meter} of what the server plays out
   #opening = 0;
 
   constructor(told) {
@@ -104,6 +113,7 @@ export class Media {
         this.#told.started(data.id);
         break;
       case "played":
+        this.#given.delete(data.id);
         this.#told.played(data.id, data.playedMs);
         break;
       case "rest":
@@ -114,6 +124,7 @@ export class Media {
         this.#told.underrun(data.underruns);
         break;
       case "flushed":
+        for (const { id } of data.items) this.#given.delete(id);
         this.#flushes.get(data.token)?.(data.items);
         this.#flushes.delete(data.token);
         break;
@@ -122,6 +133,11 @@ export class Media {
 
   get microphoneIsOpen() {
     return this.#stream !== null;
+  }
+
+  /** The track that is spoken into; null while there is none. */
+  get microphone() {
+    return this.#stream?.getAudioTracks()[0] ?? null;
   }
 
   get sampleRate() {
@@ -174,7 +190,7 @@ export class Media {
     try {
       return await navigator.mediaDevices.getUserMedia({ audio, video: false });
     } catch (error) {
-      throw new MediaTrouble(REASONS[error.name] ?? "broken", error);
+      throw troubleOf(error);
     }
   }
 
@@ -202,12 +218,18 @@ export class Media {
 
   /** Queue PCM16 at 24 kHz behind what is queued; the array is handed over. */
   play(id, content, pcm) {
+    this.#given.add(id);
     this.#playout?.port.postMessage({ type: "audio", id, content, pcm }, [pcm.buffer]);
   }
 
   /** All the audio of this item has been given. */
   finish(id) {
     this.#playout?.port.postMessage({ type: "end", id });
+  }
+
+  /** Whether some of this item waits to be played here, or is played. */
+  plays(id) {
+    return this.#given.has(id);
   }
 
   /** Fade out and forget; resolves to [{id, content, playedMs}] of what was cut. */
@@ -219,6 +241,37 @@ export class Media {
       this.#flushes.set(token, resolve);
       this.#playout.port.postMessage({ type: "flush", token });
     });
+  }
+
+  /** Let what the server plays out be heard; the sound system has been started. */
+  async hear(stream) {
+    this.unhear();
+    const element = new Audio();
+    element.srcObject = stream;
+    this.#call = { element, source: null, meter: null };
+    if (this.#context !== null) {
+      const source = this.#context.createMediaStreamSource(stream);
+      const meter = new AnalyserNode(this.#context, { fftSize: METER });
+      source.connect(meter);
+      Object.assign(this.#call, { source, meter });
+    }
+    if (this.#speaker) await element.setSinkId?.(this.#speaker).catch(() => {});
+    await element.play().catch(() => {}); // replaced by another at once
+  }
+
+  unhear() {
+    this.#call?.source?.disconnect();
+    if (this.#call) this.#call.element.srcObject = null;
+    this.#call = null;
+  }
+
+  /** How loud the server is now: RMS, 0 to 1. */
+  get heardLevel() {
+    const meter = this.#call?.meter;
+    if (!meter) return 0;
+    const samples = new Float32Array(METER);
+    meter.getFloatTimeDomainData(samples);
+    return Math.sqrt(samples.reduce((sum, sample) => sum + sample * sample, 0) / METER);
   }
 
   /** {microphones, speakers}, each [{id, label}]; labels are empty until a microphone was granted. */
@@ -236,6 +289,7 @@ export class Media {
     this.#speaker = id;
     if (this.#context === null) return;
     try {
+      await this.#call?.element.setSinkId?.(id === "default" ? "" : id);
       if (inContext()) await this.#context.setSinkId(id === "default" ? "" : id);
       else await this.#throughElement(id);
     } catch (error) {

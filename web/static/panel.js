@@ -2,6 +2,7 @@
 
 import { microphoneIsPossible, soundIsPossible, speakerCanBeChosen } from "./media.js";
 import { RATE } from "./protocol.js";
+import { ask } from "./server.js";
 
 const PREFERENCES = "duologue.preferences";
 const KEY = "duologue.key";
@@ -88,17 +89,22 @@ function fill(select, choices, chosen) {
 export class Panel {
   key = read(tab, KEY) ?? "";
   models = [];
+  iceServers = [];
   #fields;
   #page;
   #statement;
+  #only;
   #changed;
 
-  constructor({ form, statement, page, changed }) {
+  /** `only` is where the name of the only model is written. */
+  constructor({ form, statement, only, page, changed }) {
+    this.#only = only;
     this.#fields = form.elements;
     this.#page = page;
     this.#statement = statement;
     this.#changed = changed;
-    const { clean, turns, instructions } = preferences();
+    const { clean, turns, instructions, line } = preferences();
+    if (line) this.#fields.line.value = line;
     if (clean !== undefined) this.#fields.clean.checked = clean;
     if (turns) this.#fields.turns.value = turns;
     if (instructions) this.#fields.instructions.value = instructions;
@@ -143,6 +149,11 @@ export class Panel {
     return this.#fields.turns.value;
   }
 
+  /** "auto", or "websocket" for no call. */
+  get line() {
+    return this.#fields.line.value;
+  }
+
   get instructions() {
     return this.#fields.instructions.value.trim();
   }
@@ -184,8 +195,8 @@ export class Panel {
   }
 
   #keep() {
-    const { turns, instructions, clean } = this;
-    const kept = { ...preferences(), turns, instructions, clean };
+    const { turns, instructions, clean, line } = this;
+    const kept = { ...preferences(), turns, instructions, clean, line };
     for (const select of ["model", "voice", "microphone", "speaker"]) {
       if (this.#fields[select].length > 0) kept[select] = this.#fields[select].value;
     }
@@ -194,23 +205,11 @@ export class Panel {
 
   /** Ask the server what there is; answers "well", "refused", "full" or "away". */
   async load() {
-    const headers = this.key ? { Authorization: `Bearer ${this.key}` } : {};
-    let answer;
-    try {
-      answer = await fetch(new URL("v1/models", this.#page), { headers, cache: "no-store" });
-    } catch {
-      return "away";
-    }
-    if (answer.status === 401 || answer.status === 403) return "refused";
-    if (answer.status === 429 || answer.status === 503) return "full";
-    if (!answer.ok) return "away";
-    try {
-      const { data } = await answer.json();
-      this.#show(Array.isArray(data) ? data : []);
-    } catch {
-      return "away";
-    }
-    return "well";
+    const { state, models, iceServers } = await ask(this.#page, this.key);
+    if (state !== "well") return state;
+    this.iceServers = iceServers;
+    this.#show(models);
+    return state;
   }
 
   #show(models) {
@@ -221,6 +220,10 @@ export class Panel {
       label: model.duologue?.name ?? model.id,
     }));
     fill(this.#fields.model, choices, before);
+    // A choice of one is none, and a name in a list is cut off where one in a line is not.
+    this.#only.textContent = choices.length === 1 ? choices[0].label : "";
+    this.#only.hidden = choices.length !== 1;
+    this.#fields.model.parentElement.hidden = choices.length === 1;
     this.#showVoices();
   }
 

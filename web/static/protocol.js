@@ -1,9 +1,8 @@
-// The Realtime wire over one WebSocket, as a browser speaks it. It knows nothing of the page.
+// The events of a session, over whatever carries them. It knows nothing of the page.
 
 export const RATE = 24000; // samples a second of audio/pcm, both ways
 
 const QUEUED_BYTES_AT_MOST = 1 << 20; // about 16 s of base64 PCM16: then new audio is dropped
-const KEY_PREFIX = "openai-insecure-api-key.";
 
 /** Little-endian PCM16 as base64. */
 export function encodeAudio(pcm) {
@@ -47,27 +46,35 @@ export function meaningOf(code, begun) {
 }
 
 /**
- * One connection: made once, closed once. Handlers are told every server event by its type, all of
- * them as "*", and two of our own: "opened" and "closed" ({code, reason, begun}).
+ * One session, on one carrier: made once, closed once. A carrier has kind, open, waitingBytes,
+ * send(text), close(code), and begin(told), after which it tells opened(), message(text),
+ * closed({code, reason}) and, where it could not be set up at all, unavailable(reason).
+ *
+ * Handlers are told every server event by its type, all of them as "*", and three of our own:
+ * "opened", "closed" ({code, reason, begun}) and "unavailable" ({reason}).
  */
-export class Realtime {
+export class Wire {
   droppedAppends = 0;
-  #socket;
+  carrier;
+  #begins;
   #handlers = new Map();
   #begun = false;
   #sent = 0;
 
-  /** `page` is an absolute http(s) URL of the folder that `v1/realtime` is in. */
-  constructor({ page, model, key }) {
-    const url = new URL("v1/realtime", page);
-    url.protocol = url.protocol === "https:" ? "wss:" : "ws:";
-    if (model) url.searchParams.set("model", model);
-    const protocols = key ? ["realtime", KEY_PREFIX + key] : ["realtime"];
-    this.#socket = new WebSocket(url, protocols);
-    this.#socket.onopen = () => this.#tell("opened", {});
-    this.#socket.onmessage = ({ data }) => this.#receive(data);
-    this.#socket.onclose = ({ code, reason }) =>
-      this.#tell("closed", { code, reason, begun: this.#begun });
+  /** `begins`: the type of the event with which the session is there. */
+  constructor(carrier, begins) {
+    this.carrier = carrier;
+    this.#begins = begins;
+  }
+
+  /** Connect; handlers are set before. */
+  begin() {
+    this.carrier.begin({
+      opened: () => this.#tell("opened", {}),
+      message: (text) => this.#receive(text),
+      closed: (close) => this.#tell("closed", { ...close, begun: this.#begun }),
+      unavailable: (reason) => this.#tell("unavailable", { reason }),
+    });
   }
 
   on(type, handler) {
@@ -76,23 +83,27 @@ export class Realtime {
     return this;
   }
 
+  get begins() {
+    return this.#begins;
+  }
+
   get open() {
-    return this.#socket.readyState === WebSocket.OPEN;
+    return this.carrier.open;
   }
 
   #tell(type, event) {
     for (const handler of this.#handlers.get(type) ?? []) handler(event);
   }
 
-  #receive(data) {
-    if (typeof data !== "string") return;
+  #receive(text) {
+    if (typeof text !== "string") return;
     let event;
     try {
-      event = JSON.parse(data);
+      event = JSON.parse(text);
     } catch {
       return;
     }
-    if (event.type === "session.created") this.#begun = true;
+    if (event.type === this.#begins) this.#begun = true;
     this.#tell(event.type, event);
     this.#tell("*", event);
   }
@@ -102,29 +113,45 @@ export class Realtime {
     if (!this.open) return null;
     this.#sent += 1;
     const eventId = `page_${this.#sent}`;
-    this.#socket.send(JSON.stringify({ type, event_id: eventId, ...fields }));
+    this.carrier.send(JSON.stringify({ type, event_id: eventId, ...fields }));
     return eventId;
+  }
+
+  /** Append PCM16; on a line that can't keep up, the newest audio is dropped and counted. */
+  sendAudio(type, pcm) {
+    if (this.carrier.waitingBytes > QUEUED_BYTES_AT_MOST) {
+      this.droppedAppends += 1;
+      return null;
+    }
+    return this.send(type, { audio: encodeAudio(pcm) });
+  }
+
+  close(code = 1000) {
+    this.carrier.close(code);
+  }
+}
+
+/** A conversation in turns: the Realtime protocol's client events. */
+export class Realtime extends Wire {
+  constructor(carrier) {
+    super(carrier, "session.created");
   }
 
   updateSession(session) {
     return this.send("session.update", { session });
   }
 
-  /** Append PCM16; on a line that can't keep up, the newest audio is dropped and counted. */
   append(pcm) {
-    if (this.#socket.bufferedAmount > QUEUED_BYTES_AT_MOST) {
-      this.droppedAppends += 1;
-      return null;
-    }
-    return this.send("input_audio_buffer.append", { audio: encodeAudio(pcm) });
-  }
-
-  commit() {
-    return this.send("input_audio_buffer.commit");
+    return this.sendAudio("input_audio_buffer.append", pcm);
   }
 
   clearInput() {
     return this.send("input_audio_buffer.clear");
+  }
+
+  /** Stop what the server plays out; only where it does. */
+  clearOutput() {
+    return this.send("output_audio_buffer.clear");
   }
 
   createItem(item, previousItemId) {
@@ -155,9 +182,5 @@ export class Realtime {
 
   cancelResponse(responseId) {
     return this.send("response.cancel", responseId ? { response_id: responseId } : {});
-  }
-
-  close(code = 1000) {
-    this.#socket.close(code);
   }
 }

@@ -1,46 +1,42 @@
 // The page: what people do and the server says, put together. The parts are in the other modules.
 
+import { Call, RealtimeSignals, callIsPossible } from "./call.js";
+import { Camera, cameraIsPossible } from "./camera.js";
 import { Conversation } from "./conversation.js";
 import { Horizon } from "./horizon.js";
-import { SpeechClock } from "./latency.js";
 import { Line, LineTrouble } from "./line.js";
 import { Media, MediaTrouble, soundIsPossible } from "./media.js";
 import { Panel } from "./panel.js";
-import { RATE, decodeAudio, newId } from "./protocol.js";
+import { Realtime } from "./protocol.js";
+import { Quality } from "./quality.js";
+import { Socket } from "./socket.js";
 import { Tally } from "./tally.js";
 import { Transcript } from "./transcript.js";
-import { Banner, isHarmless, wordsFor } from "./trouble.js";
+import { Banner, wordsFor } from "./trouble.js";
+import { Turns } from "./turns.js";
 
-const FRAMES_WAITING_AT_MOST = 150; // 3 s of speech while the line is being opened
 const IDLE_MS = 60000; // a line that nobody uses holds a place that others want
-const CANCEL_WAIT_MS = 1000;
-const ALIGNING_MS = 500; // the server needs a moment to find which words were played
 const MODELS_AGAIN_MS = 2000;
+const QUALITY_MS = 1000;
 const LINE_REASONS = ["lost", "full", "draining", "done", "policy", "key", "wrongKey"];
+const KINDS = { webrtc: "WebRTC", websocket: "WebSocket" };
 
 const page = new URL(".", document.baseURI);
 const $ = (id) => document.getElementById(id);
 const now = () => performance.now();
 
-const clock = new SpeechClock();
 const counters = { framesSent: 0, framesDropped: 0, interruptions: 0, sessions: 0, errors: [] };
 const state = {
   talking: false,
   starting: false,
   muted: false,
-  userSpeaking: false,
-  awaiting: false, // a turn has ended and its answer makes no sound yet
-  response: null, // the id of the response being made
-  playing: null, // the id of the item being played
-  interrupts: true,
-  voiceIsFixed: false, // a session keeps its voice from its first sound on
   modelIsAbsent: false, // the server is there, its model not yet
-  known: new Set(), // the items that the present session has
-  responseDone: null,
+  fellBack: "", // why there is no call
   idleTimer: 0,
+  qualityTimer: 0,
   countdown: 0,
 };
-let waitingFrames = [];
+let quality = new Quality();
 let wakeLock = null;
 
 const banner = new Banner({
@@ -53,6 +49,7 @@ const banner = new Banner({
 const panel = new Panel({
   form: $("settings"),
   statement: $("statement"),
+  only: $("only-model"),
   page,
   changed: (what) => attempt(settingChanged(what)),
 });
@@ -72,27 +69,35 @@ const conversation = new Conversation({
   changed: (item) => transcript.changed(item),
 });
 transcript.show(conversation);
-const media = new Media({
-  frame: frameCaptured,
+// What is told of the answer being played, by whoever plays it.
+const played = {
   position: ({ id, playedMs, level }) => {
     horizon.level("voice", level);
     if (id !== null) conversation.played(id, playedMs);
   },
   started: (id) => {
-    state.playing = id;
-    state.awaiting = false;
+    talk.playing = id;
+    talk.awaiting = false;
     if (banner.reason === "absent") banner.hide();
-    conversation.audioStarted(id, now() + media.outputLatencyMs);
+    const later = line.call ? (quality.now.delayMs ?? 0) : media.outputLatencyMs;
+    conversation.audioStarted(id, now() + later);
     show();
   },
   played: (id, playedMs) => {
     conversation.played(id, playedMs, true);
-    if (state.playing === id) state.playing = null;
+    if (talk.playing === id) talk.playing = null;
     show();
   },
   rest: () => {
     horizon.level("voice", 0);
     show();
+  },
+};
+const media = new Media({
+  ...played,
+  frame: (frame) => {
+    horizon.level("you", state.muted ? 0 : frame.level);
+    talk.frame(frame);
   },
   underrun: show,
   microphoneLost: () => {
@@ -105,12 +110,30 @@ const media = new Media({
     if (name === "interrupted" && state.talking) attempt(media.prepare());
   },
 });
-const line = new Line({
-  page,
-  probe: () => panel.load(),
-  told: { state: lineChanged, begun: sessionBegun, event: serverSaid },
+const camera = new Camera({
+  view: $("self"),
+  lost: () => {
+    attempt(line.call?.useCamera(null));
+    banner.tell("camera:unplugged");
+    show();
+  },
 });
-
+const line = new Line({
+  carriers,
+  probe: () => panel.load(),
+  told: { state: lineChanged, begun: sessionBegun, event: serverSaid, fellBack },
+});
+const talk = new Turns({
+  conversation,
+  media,
+  line,
+  panel,
+  counters,
+  banner,
+  report: attempt,
+  changed: show,
+  told: played,
+});
 const tally = new Tally({
   conversation,
   media,
@@ -121,18 +144,36 @@ const tally = new Tally({
     interruptions: $("tally-interruptions"),
     gaps: $("tally-gaps"),
   },
+  line: {
+    kind: $("line-kind"),
+    loss: $("line-loss"),
+    jitter: $("line-jitter"),
+    trip: $("line-trip"),
+    concealed: $("line-concealed"),
+  },
 });
+
+/** The ways to the server, best first: a call where the browser can make one and hear it. */
+function carriers() {
+  const { model, key, iceServers } = panel;
+  const socket = {
+    kind: "websocket",
+    dial: () => new Realtime(new Socket({ page, path: "v1/realtime", model, key })),
+  };
+  if (panel.line === "websocket" || !callIsPossible() || !soundIsPossible()) return [socket];
+  const signals = () => new RealtimeSignals({ page, model, key });
+  const dial = () => new Realtime(new Call({ signals: signals(), iceServers }));
+  return [{ kind: "webrtc", dial }, socket];
+}
 
 // --- the line ---
 
 function lineChanged(name, { reason, detail, retryInMs } = {}) {
   clearInterval(state.countdown);
   if (name !== "open") {
-    state.response = null;
-    state.responseDone?.();
-    state.userSpeaking = false;
-    if (name !== "connecting") state.awaiting = false;
-    for (const id of conversation.lineLost()) media.finish(id);
+    talk.lost(name === "connecting");
+    clearInterval(state.qualityTimer);
+    media.unhear();
   }
   if (name === "open" && LINE_REASONS.includes(banner.reason)) banner.hide();
   if (name === "waiting") {
@@ -145,8 +186,10 @@ function lineChanged(name, { reason, detail, retryInMs } = {}) {
     banner.tell(reason, detail, () => line.hurry());
     tell();
   } else {
-    linkWords({ closed: "Not connected", connecting: "Connecting…", open: "Connected" }[name]);
+    const words = { closed: "Not connected", connecting: "Connecting…", open: "Connected by" };
+    linkWords(words[name]);
   }
+  $("link-way").textContent = KINDS[line.kind] ?? "";
   $("link").dataset.state = name;
   if (name === "closed" && reason) {
     if (state.talking) stopTalking();
@@ -161,23 +204,37 @@ function lineFailed({ reason, detail }) {
   else banner.tell(reason, detail, () => attempt(connect()));
 }
 
+/** A call could not be set up: the same conversation is held over a WebSocket, without pictures. */
+function fellBack(_kind, reason) {
+  state.fellBack = reason;
+  closeCamera();
+}
+
 async function connect() {
-  line.configure({ model: panel.model, key: panel.key });
   await line.connect();
 }
 
-function sessionBegun(realtime) {
+function sessionBegun(wire) {
   counters.sessions += 1;
-  clock.reset();
-  state.known.clear();
-  state.voiceIsFixed = false;
-  realtime.updateSession(panel.session());
-  for (const item of conversation.history()) {
-    realtime.createItem(item);
-    state.known.add(item.id);
+  if (line.call !== null) {
+    state.fellBack = "";
+    callBegun(line.call);
   }
-  sendWaitingFrames();
+  talk.begun(wire);
   idleSoon();
+}
+
+function callBegun(call) {
+  quality = new Quality();
+  state.qualityTimer = setInterval(() => attempt(measure(call)), QUALITY_MS);
+  attempt(media.hear(call.sound));
+  if (call.seen) attempt(call.useCamera(camera.track));
+  else closeCamera();
+}
+
+async function measure(call) {
+  quality.sample(await call.stats());
+  tally.showLine(line.kind, quality.now, state.fellBack);
 }
 
 /** Give the line back when nobody has used it for a while; what was said is remembered here. */
@@ -185,138 +242,17 @@ function idleSoon() {
   clearTimeout(state.idleTimer);
   state.idleTimer = setTimeout(() => {
     if (line.state !== "open") return;
-    if (state.talking || state.response !== null || state.playing !== null) idleSoon();
+    if (state.talking || talk.busy || camera.track !== null) idleSoon();
     else line.close();
   }, IDLE_MS);
 }
 
-// --- what the server says ---
-
-function serverSaid(event, realtime) {
-  conversation.receive(event, now());
-  const act = {
-    "session.created": sessionKnown,
-    "session.updated": sessionKnown,
-    "input_audio_buffer.speech_started": speechStarted,
-    "input_audio_buffer.speech_stopped": speechStopped,
-    "response.created": ({ response }) => {
-      if (response.conversation_id !== null) state.response = response.id;
-      state.awaiting = true;
-    },
-    "response.output_audio.delta": audioArrived,
-    "response.output_audio.done": ({ item_id: id }) => media.finish(id),
-    "response.done": responseDone,
-    "conversation.item.truncated": ({ item_id: id }) => {
-      setTimeout(() => line.realtime === realtime && realtime.retrieveItem(id), ALIGNING_MS);
-    },
-    error: serverComplained,
-  }[event.type];
-  act?.(event);
-  if (event.type !== "response.output_audio.delta") show();
+function serverSaid(event, wire) {
+  talk.said(event, wire);
+  if (event.type === "response.done") idleSoon();
 }
 
-function sessionKnown({ session }) {
-  state.interrupts = session.audio?.input?.turn_detection?.interrupt_response !== false;
-}
-
-function speechStarted({ item_id: id }) {
-  state.userSpeaking = true;
-  state.awaiting = false;
-  conversation.speechStarted(id);
-  if (state.interrupts) attempt(interrupt());
-}
-
-function speechStopped({ item_id: id, audio_end_ms: audioEndMs }) {
-  state.userSpeaking = false;
-  state.awaiting = true;
-  conversation.speechStopped(id, clock.endOfSpeech(audioEndMs, now()));
-}
-
-function audioArrived({ item_id: id, response_id: response, content_index: content, delta }) {
-  const pcm = decodeAudio(delta);
-  state.voiceIsFixed = true;
-  if (conversation.audioArrived(id, response, (pcm.length * 1000) / RATE)) {
-    media.play(id, content, pcm);
-  }
-}
-
-function responseDone({ response }) {
-  for (const item of response.output ?? []) media.finish(item.id);
-  if (state.response === response.id) state.response = null;
-  const silent = response.status !== "completed" || !soundIsPossible();
-  if (silent && !state.userSpeaking && state.playing === null) state.awaiting = false;
-  state.responseDone?.();
-  if (response.status === "failed") {
-    const { code, message } = response.status_details?.error ?? {};
-    if (code === "engine_unavailable") banner.tell("absent");
-    else banner.say("The answer failed.", message ?? "Say or type it again.");
-  }
-  idleSoon();
-}
-
-function serverComplained({ error }) {
-  if (isHarmless(error)) return;
-  counters.errors.push(error.code ?? error.type);
-  if (error.code === "engine_unavailable") banner.tell("absent");
-  else banner.say("The server did not accept something.", error.message);
-}
-
-// --- speaking and interrupting ---
-
-function frameCaptured({ pcm, level }) {
-  horizon.level("you", state.muted ? 0 : level);
-  waitingFrames.push({ pcm, level, at: now() });
-  if (line.state === "open") {
-    sendWaitingFrames();
-  } else if (waitingFrames.length > FRAMES_WAITING_AT_MOST) {
-    waitingFrames.shift();
-    counters.framesDropped += 1;
-  }
-}
-
-function sendWaitingFrames() {
-  for (const { pcm, level, at } of waitingFrames) {
-    if (line.realtime.append(pcm) === null) counters.framesDropped += 1;
-    else {
-      clock.sent(level, at);
-      counters.framesSent += 1;
-    }
-  }
-  waitingFrames = [];
-}
-
-/** Silence within 10 ms, and the server is told what was heard of it. */
-async function interrupt() {
-  if (state.response !== null) conversation.cutResponse(state.response);
-  const cut = await media.flush();
-  for (const { id, content, playedMs } of cut) {
-    conversation.cut(id, playedMs);
-    if (state.known.has(id)) rewrite(id);
-    else line.realtime?.truncateItem(id, content, playedMs);
-  }
-  if (cut.length > 0) counters.interruptions += 1;
-  state.playing = null;
-  show();
-}
-
-/** What an earlier session said is mere text to this one, which can't truncate it. */
-function rewrite(id) {
-  line.realtime?.deleteItem(id);
-  const message = conversation.message(id);
-  if (message !== null) line.realtime?.createItem(message, conversation.before(id));
-}
-
-/** Stop the voice because the user wants it, not because the server heard them speak. */
-async function hush() {
-  const response = state.response;
-  await interrupt();
-  state.awaiting = false;
-  if (response === null || line.state !== "open") return;
-  const done = new Promise((resolve) => (state.responseDone = resolve));
-  line.realtime.cancelResponse(response);
-  await Promise.race([done, new Promise((resolve) => setTimeout(resolve, CANCEL_WAIT_MS))]);
-  state.responseDone = null;
-}
+// --- speaking ---
 
 async function startTalking() {
   if (state.talking || state.starting) return;
@@ -346,21 +282,21 @@ async function openMicrophone() {
     panel.forgetMicrophone();
     await media.openMicrophone({ deviceId: "", clean });
   }
+  talk.microphoneChanged();
 }
 
 function stopTalking() {
   state.talking = false;
   state.starting = false;
-  state.userSpeaking = false;
   setMuted(false);
   media.closeMicrophone();
+  talk.microphoneChanged();
   if (navigator.audioSession) navigator.audioSession.type = "auto";
   horizon.level("you", 0);
-  waitingFrames = [];
   attempt(wakeLock?.release());
   wakeLock = null;
-  line.realtime?.clearInput();
-  attempt(hush());
+  talk.silent();
+  attempt(talk.hush());
   if (line.state === "waiting" || line.state === "connecting") line.close();
   idleSoon();
   show();
@@ -387,19 +323,25 @@ async function keepAwake() {
 
 async function sendTyped(text) {
   if (soundIsPossible()) await media.prepare();
-  const id = newId("item_");
-  const silenced = hush();
-  conversation.typed(id, text, now());
-  state.awaiting = true;
+  await talk.type(text, connect);
+}
+
+// --- the camera ---
+
+async function toggleCamera() {
+  if (camera.track !== null) {
+    closeCamera();
+    return;
+  }
+  if (!(await camera.open())) return;
+  if (line.call?.seen) await line.call.useCamera(camera.track);
+  else camera.close();
   show();
-  await Promise.all([silenced, connect()]);
-  const { realtime } = line;
-  if (!state.known.has(id)) realtime.createItem(conversation.message(id));
-  state.known.add(id);
-  conversation.item(id).turn.endedAt = now();
-  conversation.item(id).turn.transcriptAt = now();
-  state.awaiting = true;
-  realtime.createResponse();
+}
+
+function closeCamera() {
+  camera.close();
+  attempt(line.call?.useCamera(null));
   show();
 }
 
@@ -407,17 +349,6 @@ async function sendTyped(text) {
 
 async function settingChanged(what) {
   switch (what) {
-    case "model":
-      if (line.state === "open") await renew();
-      break;
-    case "voice":
-      if (line.state === "open" && state.voiceIsFixed) await renew();
-      else if (line.state === "open") line.realtime.updateSession(panel.session());
-      break;
-    case "turns":
-    case "instructions":
-      if (line.state === "open") line.realtime.updateSession(panel.session());
-      break;
     case "microphone":
     case "clean":
       if (media.microphoneIsOpen) await openMicrophone();
@@ -425,13 +356,14 @@ async function settingChanged(what) {
     case "speaker":
       await media.chooseSpeaker(panel.speaker);
       break;
+    default:
+      if (line.state === "open" && talk.settingChanged(what)) await renew();
   }
   show();
 }
 
 async function renew() {
-  await interrupt();
-  line.configure({ model: panel.model, key: panel.key });
+  await talk.interrupt();
   await line.renew();
 }
 
@@ -495,11 +427,10 @@ function linkWords(words) {
 
 function activity() {
   if (state.starting && !state.talking) return "Opening the microphone…";
-  if (line.state === "connecting" && (state.talking || state.awaiting)) return "Connecting…";
+  const wanted = state.talking || talk.awaiting;
+  if (line.state === "connecting" && wanted) return "Connecting…";
   if (line.state === "waiting") return "The line is down";
-  if (state.playing !== null) return "Speaking";
-  if (state.userSpeaking) return "Hearing you";
-  if (state.awaiting) return "Thinking";
+  if (talk.activity !== null) return talk.activity;
   if (state.talking) return state.muted ? "Muted" : "Listening";
   return state.modelIsAbsent ? "The model is starting…" : "Press to talk";
 }
@@ -508,22 +439,38 @@ function show() {
   const words = activity();
   if ($("status").textContent !== words) $("status").textContent = words;
   const on = state.talking || state.starting;
-  const talk = $("talk");
-  talk.setAttribute("aria-pressed", String(on));
-  talk.setAttribute("aria-label", on ? "Stop talking" : "Start talking");
-  talk.setAttribute("aria-busy", String(on && line.state !== "open"));
+  const button = $("talk");
+  button.setAttribute("aria-pressed", String(on));
+  button.setAttribute("aria-label", on ? "Stop talking" : "Start talking");
+  button.setAttribute("aria-busy", String(on && line.state !== "open"));
   $("mute").disabled = !state.talking;
   $("mute").setAttribute("aria-pressed", String(state.muted));
-  $("hush").disabled = state.playing === null && state.response === null;
+  $("hush").disabled = !talk.busy;
   $("voice-name").textContent = panel.voiceName;
+  showCamera();
   tally.show();
+  tally.showLine(line.kind, quality.now, state.fellBack);
+}
+
+/** A camera is only of use in a call to a model that sees: elsewhere there is no button for it. */
+function showCamera() {
+  const button = $("camera");
+  const way = carriers()[0].kind === "webrtc" && state.fellBack === "";
+  button.hidden = !way || !cameraIsPossible() || (line.state === "open" && !line.call?.seen);
+  button.disabled = line.call === null;
+  const on = camera.track !== null;
+  const words = on ? "Turn the camera off" : "Show it your camera";
+  button.setAttribute("aria-pressed", String(on));
+  button.setAttribute("aria-label", words);
+  button.title = words;
 }
 
 // --- people ---
 
 $("talk").addEventListener("click", toggleTalking);
 $("mute").addEventListener("click", () => setMuted(!state.muted));
-$("hush").addEventListener("click", () => attempt(hush()));
+$("camera").addEventListener("click", () => attempt(toggleCamera()));
+$("hush").addEventListener("click", () => attempt(talk.hush()));
 $("composer").addEventListener("submit", (event) => {
   event.preventDefault();
   const text = $("words").value.trim();
@@ -547,7 +494,7 @@ document.addEventListener("keydown", (event) => {
     event.preventDefault();
     toggleTalking();
   }
-  if (event.key === "Escape" && !$("hush").disabled) attempt(hush());
+  if (event.key === "Escape" && !$("hush").disabled) attempt(talk.hush());
 });
 document.addEventListener("visibilitychange", () => {
   if (document.visibilityState === "visible" && state.talking) attempt(keepAwake());
@@ -569,9 +516,11 @@ wide.addEventListener("change", placePanel);
 placePanel();
 
 window.duologue = tally.published(() => {
-  const { talking, muted, userSpeaking, response, playing } = state;
+  const { talking, muted, fellBack } = state;
+  const { userSpeaking, response, playing } = talk;
   const seen = { activity: activity(), line: line.state, trouble: banner.reason };
-  return { ...seen, talking, muted, userSpeaking, response, playing };
+  const way = { kind: line.kind, fellBack, quality: quality.now, camera: camera.track !== null };
+  return { ...seen, ...way, talking, muted, userSpeaking, response, playing };
 });
 
 await loadModels();

@@ -7,9 +7,11 @@ export class Tally {
   #media;
   #counters;
   #parts;
+  #line;
 
-  /** `parts` has the elements wait, turns, interruptions and gaps. */
-  constructor({ conversation, media, counters, parts }) {
+  /** `parts` and `line` have the elements that `show` and `showLine` write. */
+  constructor({ conversation, media, counters, parts, line }) {
+    this.#line = line;
     this.#conversation = conversation;
     this.#media = media;
     this.#counters = counters;
@@ -21,12 +23,26 @@ export class Tally {
   }
 
   show() {
-    const waits = this.#figures.map(({ total }) => total).sort((a, b) => a - b);
+    const answered = this.#figures.filter(({ cancelled }) => cancelled === null);
+    const waits = answered.map(({ total }) => total).sort((a, b) => a - b);
     const median = waits[Math.floor((waits.length - 1) / 2)];
     this.#parts.wait.textContent = waits.length === 0 ? "–" : `${(median / 1000).toFixed(2)} s`;
     this.#parts.turns.textContent = String(this.#conversation.turns.length);
     this.#parts.interruptions.textContent = String(this.#counters.interruptions);
     this.#parts.gaps.textContent = String(this.#media.underruns);
+  }
+
+  /** How the line is: its kind, and of a call how good it is; `fellBack` is why there is no call. */
+  showLine(kind, { lossPercent, jitterMs, roundTripMs, concealedPercent }, fellBack) {
+    const figure = (value, digits, unit) =>
+      kind !== "webrtc" || value === null ? "–" : `${value.toFixed(digits)} ${unit}`;
+    const names = { webrtc: "WebRTC", websocket: "WebSocket" };
+    this.#line.kind.textContent = kind === null ? "" : ` by ${names[kind]}`;
+    this.#line.kind.title = fellBack ? `WebRTC could not be set up: ${fellBack}` : "";
+    this.#line.loss.textContent = figure(lossPercent, 1, "%");
+    this.#line.jitter.textContent = figure(jitterMs, 0, "ms");
+    this.#line.trip.textContent = figure(roundTripMs, 0, "ms");
+    this.#line.concealed.textContent = figure(concealedPercent, 1, "%");
   }
 
   /** What `window.duologue` is: always the present numbers, nothing that can be changed. */

@@ -4,7 +4,10 @@ const UNITS = [
   ["heard", "Heard", "from the end of your speech to its words"],
   ["thought", "Thought", "from there to the answer's first word"],
   ["spoke", "Spoke", "from there to its first sound"],
+  ["answered", "Answered", "from there to the answer's first word, which came with its sound"],
+  ["cancelled", "Cancelled", "from there to when the answer was called off, before its first sound"],
 ];
+const HALF_MS = 2000; // a wait of this length fills half of the bar; none fills all of it
 
 function element(tag, className, text = "") {
   const made = document.createElement(tag);
@@ -75,11 +78,13 @@ export class Transcript {
     set(parts.note, item.note);
   }
 
-  #showUser(item, { row, said }) {
+  #showUser(item, parts) {
+    const { row, said } = parts;
     set(said, item.text);
     row.classList.toggle("partial", !item.final);
     row.classList.toggle("waiting", !item.final && item.text === "");
     row.classList.toggle("typed", item.typed);
+    this.#showFigures(item, parts);
     if (item.final) this.#announce(row, `You: ${item.text}`);
   }
 
@@ -102,8 +107,13 @@ export class Transcript {
 
   #showFigures(item, parts) {
     const figures = this.#conversation.figures(item);
-    const spoken = item.turn?.audioAt !== null;
-    if (figures === null || (!spoken && !(item.final && item.audioMs === 0))) return;
+    const spoken = figures?.spoke != null || figures?.answered != null;
+    const over = spoken || figures?.cancelled != null || (item.final && item.audioMs === 0);
+    if (figures === null || !over) {
+      parts.figures?.box.remove();
+      parts.figures = null;
+      return;
+    }
     if (parts.figures === null) {
       parts.figures = makeFigures();
       parts.row.append(parts.figures.box);
@@ -112,11 +122,11 @@ export class Transcript {
     set(total, `${seconds(figures.total)} s`);
     for (const [key] of UNITS) {
       const value = figures[key];
-      units[key].box.hidden = value === null;
+      units[key].box.hidden = units[key].segment.hidden = value === null;
       units[key].segment.style.flexGrow = String(value ?? 0);
       set(units[key].value, value === null ? "" : seconds(value));
     }
-    bar.style.setProperty("--share", String(Math.min(1, figures.total / 2000)));
+    bar.style.setProperty("--share", String(figures.total / (figures.total + HALF_MS)));
   }
 
   #announce(row, text) {

@@ -42,6 +42,31 @@ const WORDS = {
     advice: "Plug it in again or choose another one, then press the button.",
     action: "talk",
   },
+  "camera:refused": {
+    title: "The browser keeps the camera closed.",
+    advice: "Allow it for this page (the icon beside the address), then turn it on again.",
+    action: null,
+  },
+  "camera:none": {
+    title: "No camera was found.",
+    advice: "Plug one in and turn it on again; the conversation goes on without it.",
+    action: null,
+  },
+  "camera:busy": {
+    title: "The camera is in use elsewhere.",
+    advice: "Close the other program or tab that holds it, then turn it on again.",
+    action: null,
+  },
+  "camera:broken": {
+    title: "The camera could not be opened.",
+    advice: "The conversation goes on without it.",
+    action: null,
+  },
+  "camera:unplugged": {
+    title: "The camera went away.",
+    advice: "Plug it in again and turn it on; the conversation goes on without it.",
+    action: null,
+  },
   speaker: {
     title: "That speaker can't be used.",
     advice: "The sound stays where it was. Choose another one in the settings.",
