@@ -27,10 +27,10 @@ class LanguageSettings:
         "folder vllm where it is installed, else transformers",
         _GROUP,
     )
-    llm_max_tokens: int | None = declare(
+    llm_max_tokens: int | None = _of(
+        "llama vllm transformers",
         None,
-        "tokens of an answer whose request gives no number; 320 if not set",
-        _GROUP,
+        "tokens of an answer whose request gives no number; if not set 320, and 1024 with vllm",
         low=1,
     )
     llm_temperature: float | None = declare(
@@ -40,12 +40,15 @@ class LanguageSettings:
         low=0,
         high=2,
     )
-    llm_seed: int | None = declare(
-        None, "seed of answers whose request gives none; a new one each time if not set", _GROUP
+    llm_seed: int | None = _of(
+        "llama vllm transformers",
+        None,
+        "seed of answers whose request gives none; a new one each time if not set",
     )
     llm_batch: int | None = declare(
         None,
-        "answers of the batch lane at the same time; 1 with llama and transformers, 32 with vllm",
+        "answers of the batch lane at the same time; if not set 1 with llama and transformers, 4 "
+        "with a chat endpoint, 32 with vllm",
         _GROUP,
         low=1,
     )
@@ -110,7 +113,7 @@ class LanguageSettings:
     )
 
     def unfit(self, engine: str) -> list[str]:
-        """The settings that were given and that `engine` does not have, by name."""
+        """The settings that were given and that `engine` ("chat" for an endpoint) does not have."""
         return [
             entry.name
             for entry in fields(self)

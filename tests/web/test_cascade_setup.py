@@ -6,8 +6,9 @@ from duologue.engines.chat_endpoint_impl import ChatEndpointStage
 from duologue.engines.llama_prompts import LlamaStage
 from duologue.models.hub import HubError
 from duologue.models.weights import WeightsMissing
-from duologue.web import cascade_setup
-from duologue.web.cascade_setup import EMBEDDED, EMBEDDED_LITE, cascade_config
+from duologue.web import language_setup
+from duologue.web.cascade_setup import cascade_config
+from duologue.web.language_setup import CHAT_CONTEXT, EMBEDDED, EMBEDDED_LITE
 from duologue.web.settings import Settings, SettingsError
 
 NO_HUB = "the hub can't be reached"
@@ -47,7 +48,7 @@ def test_a_chat_endpoint_takes_the_place_of_the_language_model() -> None:
     assert isinstance(stage, ChatEndpointStage)
     assert (stage.base_url, stage.model, stage.api_key) == ("http://127.0.0.1:1/v1", "m", "k")
     assert stage.sees
-    assert stage.context_tokens == cascade_setup.CHAT_CONTEXT
+    assert stage.context_tokens == CHAT_CONTEXT
     assert "k" not in config.description.split()
 
 
@@ -63,7 +64,7 @@ def test_any_gguf_file_may_answer(tmp_path: Path) -> None:
 
 @pytest.mark.weights
 def test_a_hub_id_is_fetched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(cascade_setup, "fetch_gguf", lambda name, cache: tmp_path / "a.gguf")
+    monkeypatch.setattr(language_setup, "fetch_gguf", lambda name, cache: tmp_path / "a.gguf")
     config = cascade_config(Settings(llm="owner/name"))
     assert isinstance(config.language, LlamaStage)
     assert config.language.path == str(tmp_path / "a.gguf")
@@ -83,7 +84,7 @@ def test_a_file_that_is_something_else_is_named(tmp_path: Path) -> None:
 
 
 def test_a_hub_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cascade_setup, "fetch_gguf", fail)
+    monkeypatch.setattr(language_setup, "fetch_gguf", fail)
     with pytest.raises(SettingsError, match=NO_HUB):
         cascade_config(Settings(llm="owner/name"))
 

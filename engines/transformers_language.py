@@ -1,0 +1,303 @@
+"""The language stage on transformers: one token at a time, for whoever is most urgent."""
+
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import anyio
+import anyio.from_thread
+import anyio.to_thread
+from anyio.streams.memory import MemoryObjectSendStream
+
+from duologue.engines.engine import ResponseRequest, Usage
+from duologue.engines.fairness import Rank, ServiceLane
+from duologue.engines.language import Began, Finished, Generated, LanguageError
+from duologue.engines.llama_output import Failed, Item, Pieces
+from duologue.engines.pulse import Pulse
+from duologue.engines.stop_text import StopText
+from duologue.engines.template_prompts import Fitted, fit, offered, pictures, template_prompt
+from duologue.engines.transformers_impl import (
+    Choice,
+    Generation,
+    Memory,
+    Stepper,
+    TransformersModel,
+)
+from duologue.engines.transformers_stage import TransformersStage
+from duologue.engines.turnstile import Turnstile
+
+BURST = 8
+"""Tokens made before others that wait as urgently get their turn."""
+
+PIECES_AHEAD = 64
+"""Pieces of text that the model may be ahead of its reader; then it waits."""
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class _Run:
+    """One use of the model. ``stopped`` is read by the thread that steps it."""
+
+    def __init__(self, session: str, rank: Callable[[], Rank]) -> None:
+        self.session = session
+        self.rank = rank
+        self.stopped = False
+
+
+class TransformersLanguage:
+    """See :class:`duologue.engines.language.LanguageStage`.
+
+    Each session has a memory of its own that holds what was evaluated of its history; the batch
+    lane's answers begin with an empty one.
+    """
+
+    def __init__(
+        self,
+        stage: TransformersStage,
+        pulse: Pulse,
+        load: Callable[[TransformersStage], Stepper] = TransformersModel,
+    ) -> None:
+        self._stage = stage
+        self._pulse = pulse
+        self._load = load
+        self._model: Stepper | None = None
+        self._turnstile = Turnstile(1)
+        self._limiter = anyio.CapacityLimiter(1)
+        self._memories: dict[str, Memory] = {}
+        self._used: set[str] = set()
+        self._warming: dict[str, tuple[anyio.CancelScope, _Run]] = {}
+        self._answering: Counter[str] = Counter()
+
+    @property
+    def model(self) -> str:
+        return self._stage.name or Path(self._stage.path).stem
+
+    @property
+    def context_tokens(self) -> int:
+        return self._loaded.context
+
+    @property
+    def sees(self) -> bool:
+        return False
+
+    @property
+    def remote(self) -> bool:
+        return False
+
+    async def load(self) -> None:
+        self._model = await self._in_thread(partial(self._load, self._stage))
+
+    async def aclose(self) -> None:
+        model, self._model = self._model, None
+        self._memories.clear()
+        if model is not None:
+            with anyio.CancelScope(shield=True):
+                await self._in_thread(model.close)
+
+    def forget(self, session: str) -> None:
+        self._stop_warming(session)
+        self._memories.pop(session, None)
+        del self._answering[session]
+        self._turnstile.forget(session)
+
+    @asynccontextmanager
+    async def answer(
+        self, session: str, request: ResponseRequest, rank: Callable[[], Rank]
+    ) -> AsyncIterator[AsyncIterator[Generated]]:
+        self._answering[session] += 1
+        self._stop_warming(session)
+        run = _Run(session, rank)
+        send, receive = anyio.create_memory_object_stream[Item](PIECES_AHEAD)
+        failure: LanguageError | None = None
+        async with anyio.create_task_group() as group, receive:
+            group.start_soon(self._answer, request, run, send)
+            try:
+                yield Pieces(receive, offered(request), request)
+            except LanguageError as error:
+                # Raised in here it would leave as a group of exceptions.
+                failure = error
+            finally:
+                self._answering[session] -= 1
+                run.stopped = True
+                group.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+
+    async def warm(self, session: str, request: ResponseRequest) -> None:
+        self._stop_warming(session)
+        if self._answering[session]:
+            return
+        run = _Run(session, lambda: Rank.IDLE)
+        with anyio.CancelScope() as scope:
+            self._warming[session] = (scope, run)
+            try:
+                fitted = await self._fitted(request, answering=False)
+                with self._memory(run) as memory:
+                    generation = self._loaded.begin(memory, fitted.prompt, Choice(0.0))
+                    await self._step(generation, run, None, 0)
+            except (LanguageError, RuntimeError) as error:
+                log.info("a prompt could not be warmed: %s", error)
+            finally:
+                run.stopped = True
+                if self._warming.get(session) == (scope, run):
+                    del self._warming[session]
+
+    def _stop_warming(self, session: str) -> None:
+        warming = self._warming.pop(session, None)
+        if warming is not None:
+            scope, run = warming
+            run.stopped = True
+            scope.cancel()
+
+    async def _answer(
+        self, request: ResponseRequest, run: _Run, send: MemoryObjectSendStream[Item]
+    ) -> None:
+        async with send:
+            ending: Item
+            try:
+                fitted = await self._fitted(request)
+                choice = Choice(
+                    self._stage.temperature if request.temperature is None else request.temperature,
+                    request.top_p,
+                    self._stage.seed if request.seed is None else request.seed,
+                )
+                with self._memory(run) as memory:
+                    generation = self._loaded.begin(memory, fitted.prompt, choice)
+                    sink = _Sink(send, StopText(request.stop))
+                    ending = await self._step(generation, run, sink, fitted.most)
+            except LanguageError as error:
+                ending = Failed(error)
+            except RuntimeError as error:
+                # torch's word for everything, running out of memory among it.
+                ending = Failed(LanguageError.of("engine_error", f"The model failed: {error}"))
+            await send.send(ending)
+
+    async def _step(
+        self, generation: Generation, run: _Run, sink: "_Sink | None", most: int
+    ) -> Finished:
+        """Step to the end; gives the model up to whoever is more urgent."""
+        ended = False
+        while not ended:
+            if run.rank().lane is ServiceLane.BATCH:
+                await self._pulse.live.quiet()
+            await self._turnstile.enter(run.session, run.rank())
+            try:
+                said, ended = await self._in_thread(
+                    partial(self._steps, generation, run, most, sink)
+                )
+            finally:
+                self._turnstile.leave()
+            if sink is not None:
+                await sink.give(generation, said)
+                ended = ended or sink.stop.stopped
+        if sink is not None and not sink.stop.stopped:
+            await sink.give(generation, [generation.rest()], last=True)
+        limited = generation.generated >= most
+        stopped = sink is not None and sink.stop.stopped
+        return Finished(
+            "max_output_tokens" if limited and not stopped else "completed",
+            Usage(
+                input_tokens=generation.prompted,
+                cached_tokens=generation.cached,
+                output_tokens=generation.generated,
+            ),
+        )
+
+    def _steps(
+        self, generation: Generation, run: _Run, most: int, sink: "_Sink | None"
+    ) -> tuple[list[str], bool]:
+        """Some steps, in a thread: what they said, and whether it is the end."""
+        made = 0
+        while not run.stopped:
+            prompting = generation.evaluated + generation.cached < generation.prompted
+            if not most and not prompting:
+                return [], True
+            with self._pulse.step():
+                text = generation.step()
+            if text is None:
+                return [], True
+            made += 1
+            if generation.generated >= most > 0:
+                return [text], True
+            if text:
+                # One piece at a time: the reader gets each as soon as it is there.
+                return [text], False
+            if self._makes_way(run, made):
+                return [], False
+        return [], True
+
+    def _makes_way(self, run: _Run, made: int) -> bool:
+        if run.rank().lane is ServiceLane.BATCH and self._pulse.live.busy:
+            return True
+        return self._turnstile.outranked(run.rank(), made >= BURST)
+
+    @contextmanager
+    def _memory(self, run: _Run) -> Iterator[Memory]:
+        """The session's own, unless another answer of it uses that now."""
+        own = run.rank().lane is ServiceLane.REALTIME and run.session not in self._used
+        if not own:
+            yield self._loaded.memory()
+            return
+        if run.session not in self._memories:
+            self._memories[run.session] = self._loaded.memory()
+        self._used.add(run.session)
+        try:
+            yield self._memories[run.session]
+        finally:
+            self._used.discard(run.session)
+
+    async def _fitted(self, request: ResponseRequest, answering: bool = True) -> Fitted[list[int]]:
+        model = self._loaded
+        if pictures(request):
+            raise LanguageError.of("engine_error", "This model takes no pictures.")
+
+        async def render(shown: ResponseRequest) -> list[int]:
+            made = template_prompt(shown, knows_tools=model.knows_tools)
+            return await anyio.to_thread.run_sync(
+                model.prompt, made.messages, made.tools, answering
+            )
+
+        try:
+            return await fit(
+                request,
+                context=model.context,
+                most=self._stage.max_new_tokens,
+                render=render,
+                length=len,
+            )
+        except ValueError as error:
+            raise LanguageError.of("engine_error", str(error)) from error
+
+    @property
+    def _loaded(self) -> Stepper:
+        assert self._model is not None, "load() comes first"
+        return self._model
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await anyio.to_thread.run_sync(work, limiter=self._limiter)
+
+
+class _Sink:
+    """Where an answer's text goes, up to a stop text."""
+
+    def __init__(self, send: MemoryObjectSendStream[Item], stop: StopText) -> None:
+        self._send = send
+        self.stop = stop
+        self._began = False
+
+    async def give(self, generation: Generation, said: list[str], last: bool = False) -> None:
+        """Waits for the reader."""
+        text = "".join(map(self.stop.push, said))
+        if last:
+            text += self.stop.finish()
+        if not self._began and (generation.generated or last):
+            self._began = True
+            await self._send.send(Began(generation.prompted, generation.cached))
+        if text:
+            await self._send.send(text)
