@@ -62,8 +62,9 @@ class MediaTransport(RTCDtlsTransport):
         self.follow(transport)
 
     def follow(self, transport: RTCIceTransport) -> None:
-        """Send and receive over this ICE transport from now on (an ICE restart)."""
-        self._transport = transport
+        """Send and receive over this ICE transport from now on (an ICE restart). The one before
+        may be stopped once this has returned."""
+        before, self._transport = self._transport, transport
         connection = transport._connection
         through = connection.data_received
 
@@ -72,6 +73,9 @@ class MediaTransport(RTCDtlsTransport):
                 through(data, component)
 
         connection.data_received = received  # type: ignore[method-assign]
+        if before is not transport:
+            # Whoever reads waits for the old way: a packet that means nothing sends it to the new.
+            before._connection.data_received(b"\0", 1)
 
     @property
     def ready(self) -> bool:

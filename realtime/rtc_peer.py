@@ -316,8 +316,6 @@ class RtcPeer:
             return
         before, self._ice, self._next_ice = self._ice, ice, None
         self._dtls.follow(ice)
-        # DTLS waits for a packet of the old way: one that means nothing makes it look at the new.
-        before._connection.data_received(b"\0", 1)
         await before.stop()
         self._listener.peer_back()
 

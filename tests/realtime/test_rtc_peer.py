@@ -13,6 +13,7 @@ from duologue.realtime.rtc_peer import Certificates, PeerFailed, PeerSettings, R
 from duologue.realtime.sdp_answer import choose
 from duologue.realtime.sdp_offer import Fingerprint, parse_offer
 from duologue.sessions.errors import ProtocolError
+from tests.realtime.remote_peer import RemotePeer
 
 pytestmark = pytest.mark.anyio
 
@@ -91,3 +92,79 @@ async def test_a_restart_has_new_credentials_and_anything_else_is_refused():
         with pytest.raises(ProtocolError, match="new call"):
             await ours.renew(changed)
     await ours.aclose()
+
+
+@pytest.fixture
+def loopback(monkeypatch):
+    monkeypatch.setattr("aioice.ice.get_host_addresses", lambda use_ipv4, use_ipv6: ["127.0.0.1"])
+
+
+async def until(condition):
+    with anyio.fail_after(10):
+        while not condition():  # noqa: ASYNC110 - packets come over real sockets
+            await anyio.sleep(0.005)
+
+
+async def test_an_ice_restart_moves_the_sound_of_both_sides_and_closes_the_old_sockets(loopback):
+    remote = RemotePeer()
+    choice = await remote.offer()
+    ours = peer(choice=choice)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(ours._pacer.run)
+        local = await ours.gather()
+        async with anyio.create_task_group() as connecting:
+            connecting.start_soon(ours.connect)
+            connecting.start_soon(remote.connect, local)
+        remote.send(b"\x48")
+        ours.play(bytes(960))
+        await until(lambda: remote.heard and "peer_heard" in ours._listener.told)
+
+        ice = remote._make_ice()
+        renewed = await ours.renew(await remote.offer(ice))
+        assert renewed.ufrag != local.ufrag
+        before = ours._ice
+        async with anyio.create_task_group() as connecting:
+            connecting.start_soon(ours.reconnect)
+            connecting.start_soon(remote.move, renewed, ice)
+        assert ours._listener.told[-1] == "peer_back"
+        assert before.state == "closed" and not before._connection._protocols
+        remote.heard.clear()
+        ours._listener.told.clear()
+        remote.send(b"\x48")
+        ours.play(bytes(960))
+        await until(lambda: remote.heard and "peer_heard" in ours._listener.told)
+        # DTLS goes the new way too: its farewell arrives.
+        await remote.close()
+        await until(lambda: "peer_gone" in ours._listener.told)
+        await ours.aclose()
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_handshake_that_never_ends_is_given_up_and_leaves_nothing(loopback):
+    remote = RemotePeer()
+    ours = peer(PeerSettings(HOME, connect_seconds=0.5), await remote.offer())
+    local = await ours.gather()
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as tasks:
+            # ICE comes about; nobody answers to DTLS.
+            tasks.start_soon(remote.reach, local)
+            with pytest.raises(PeerFailed, match="DTLS took too long"):
+                await ours.connect()
+        await ours.aclose()
+    assert ours._ice.state == "closed" and not ours._ice._connection._protocols
+    await remote.close()
+
+
+async def test_a_certificate_of_somebody_else_is_no_connection(loopback):
+    remote, other = RemotePeer(), RemotePeer()
+    theirs = await other.offer()
+    ours = peer(choice=replace(await remote.offer(), fingerprints=theirs.fingerprints))
+    local = await ours.gather()
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(remote.connect, local)
+            with pytest.raises(PeerFailed, match="DTLS failed"):
+                await ours.connect()
+    await ours.aclose()
+    await remote.close()
+    await other.close()
