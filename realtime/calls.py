@@ -15,7 +15,13 @@ import anyio.abc
 
 from duologue.realtime.pacer import Pacer
 from duologue.realtime.reception_totals import ReceptionTotals
-from duologue.realtime.rtc_peer import Certificates, PeerFailed, PeerSettings, RtcPeer
+from duologue.realtime.rtc_peer import (
+    Certificates,
+    PeerFailed,
+    PeerListener,
+    PeerSettings,
+    RtcPeer,
+)
 from duologue.realtime.rtc_transport import RtcLimits, RtcTransport
 from duologue.realtime.sdp_answer import Choice, choose, write_answer
 from duologue.realtime.sdp_offer import Offer, parse_offer
@@ -77,6 +83,10 @@ class Calls:
         assert self._tasks is not None
         self._tasks.cancel_scope.cancel()
         return await self._tasks.__aexit__(kind, error, trace)
+
+    def peer(self, choice: Choice, listener: PeerListener) -> RtcPeer:
+        """A connection for an offer; whoever asks for it takes it down."""
+        return RtcPeer(choice, self._settings, self._certificates, self.pacer, listener)
 
     def find(self, call_id: str) -> Call | None:
         return self._calls.get(call_id)

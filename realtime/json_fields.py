@@ -94,6 +94,13 @@ class Fields:
         """Whether the field is there and ``null``."""
         return name in self._values and self._values[name] is None
 
+    def only(self, *names: str) -> None:
+        """Raises ProtocolError ``unknown_parameter`` for the first field that is none of these."""
+        for name in self._values:
+            if name not in names:
+                path = self.at(name[:LONGEST_ID])
+                raise ProtocolError("unknown_parameter", f"Unknown parameter: '{path}'.", path)
+
     def value(self, name: str) -> Json:
         return self._values.get(name)
 

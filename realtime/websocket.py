@@ -6,10 +6,10 @@ not take what goes out is cut off. Close codes are listed in ``docs/wire.md``.
 """
 
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Generic, Protocol, TypeVar
 
 import anyio
 import anyio.lowlevel
@@ -28,6 +28,7 @@ from duologue.sessions.effects import (
 )
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.events import CancelResponse, ClearOutput, Rejected
+from duologue.sessions.live_events import AppendAudio
 from duologue.sessions.ports import AudioBytes, Incoming, TransportClosed
 from duologue.sessions.session_config import SessionConfig
 
@@ -106,30 +107,44 @@ class EventBucket:
         return -self._tokens / self._rate, not told
 
 
-class WebSocketTransport:
-    """``ports.Transport`` over an accepted WebSocket; made by :func:`open_transport`."""
+Told = TypeVar("Told")
+Heard = TypeVar("Heard")
+Told_contra = TypeVar("Told_contra", contravariant=True)
+Heard_co = TypeVar("Heard_co", covariant=True)
 
-    plays_out = False
+
+class EventEncoder(Protocol[Told_contra]):
+    def encode(self, event: Told_contra) -> tuple[str, ...]:
+        """The text frames of an event."""
+
+
+class EventDecoder(Protocol[Heard_co]):
+    def decode(self, text: str) -> Heard_co:
+        """The event in a text frame. Raises ProtocolError."""
+
+
+class SocketLink(Generic[Heard, Told]):
+    """Events over an accepted WebSocket, in whatever words; made by :func:`open_link`."""
 
     def __init__(
         self,
         websocket: WebSocket,
-        encoder: Encoder,
-        config: SessionConfig,
+        encoder: EventEncoder[Told],
+        decoder: EventDecoder[Heard],
         limits: SocketLimits,
         control: SocketControl,
-        decoder: Decoder | None = None,
+        refuse: Callable[[ProtocolError], Heard],
     ) -> None:
-        """``decoder``: that of a session which other clients share."""
+        """``refuse`` makes an event of what could not be read."""
         self._websocket = websocket
         self._encoder = encoder
-        self._decoder = decoder or Decoder(config)
-        self._settled = config
+        self._decoder = decoder
+        self._refuse = refuse
         self._limits = limits
         self._control = control
         self._bucket = EventBucket(limits.rate, limits.burst, anyio.current_time())
         self._binaries = 0
-        self._incoming: deque[Incoming] = deque()
+        self._incoming: deque[Heard] = deque()
         self._incoming_bytes = 0
         self._given = 0
         self._arrived = anyio.Event()
@@ -150,7 +165,7 @@ class WebSocketTransport:
 
     # -- the session's side -----------------------------------------------------------------
 
-    async def receive(self) -> Incoming:
+    async def receive(self) -> Heard:
         """The next event; what was sent before the client went is not given any more."""
         while True:
             if self._closed is not None:
@@ -164,29 +179,18 @@ class WebSocketTransport:
             self._given = 0
         self._given += 1
         incoming = self._incoming.popleft()
-        if isinstance(incoming, AudioBytes):
+        if isinstance(incoming, AudioBytes | AppendAudio):
             self._incoming_bytes -= len(incoming.data)
         self._taken.set()
         return incoming
 
-    def send(self, event: ServerEvent) -> None:
+    def send(self, event: Told) -> None:
         if self._closed is not None or self._farewell is not None:
             return
-        match event:
-            case SessionCreated() | SessionUpdated():
-                self._settled = event.config
-            case ErrorReported(ProtocolError(code="cannot_update_voice")):
-                # An update that the decoder took for granted was refused as a whole.
-                self._decoder.config = self._settled
-            case _:
-                pass
         for text in self._encoder.encode(event):
             self._outgoing.append(text)
             self._outgoing_bytes += len(text)
         self._to_write.set()
-
-    def steer(self, effect: FlushPlayout | DuckPlayout | RestorePlayout) -> None:
-        """The client plays out: there is nothing to steer."""
 
     async def aclose(self, code: int, reason: str) -> None:
         if self._farewell is None:
@@ -218,7 +222,7 @@ class WebSocketTransport:
             text: str | None = message.get("text")
             wait, tell = self._bucket.take(anyio.current_time())
             if tell:
-                self._take(Rejected(too_fast(wait)))
+                self._take(self._refuse(too_fast(wait)))
             self._take(self._refuse_binary() if text is None else self._decode(text))
             if wait > 0:
                 await anyio.sleep(wait)
@@ -232,28 +236,28 @@ class WebSocketTransport:
             self._taken = anyio.Event()
             await self._taken.wait()
 
-    def _decode(self, text: str) -> Incoming:
+    def _decode(self, text: str) -> Heard:
         try:
             return self._decoder.decode(text)
         except ProtocolError as error:
-            return Rejected(error)
+            return self._refuse(error)
 
-    def _refuse_binary(self) -> Incoming:
+    def _refuse_binary(self) -> Heard:
         self._binaries += 1
         if self._binaries > self._limits.binary_frames:
             if self._farewell is None:
                 self._farewell = (UNSUPPORTED_DATA, "events are text frames")
                 self._drain.deadline = anyio.current_time() + self._limits.farewell
             self._end(clean=False)
-        return Rejected(ProtocolError("invalid_event", "Events are sent as text frames."))
+        return self._refuse(ProtocolError("invalid_event", "Events are sent as text frames."))
 
-    def _take(self, incoming: Incoming) -> None:
+    def _take(self, incoming: Heard) -> None:
         place = len(self._incoming)
         if isinstance(incoming, CancelResponse | ClearOutput):
             # These overtake audio that waits, but nothing that they may refer to.
             while place > 0 and isinstance(self._incoming[place - 1], AudioBytes):
                 place -= 1
-        elif isinstance(incoming, AudioBytes):
+        elif isinstance(incoming, AudioBytes | AppendAudio):
             self._incoming_bytes += len(incoming.data)
         self._incoming.insert(place, incoming)
         self._arrived.set()
@@ -326,6 +330,40 @@ class WebSocketTransport:
             self._cut_off()
 
 
+class WebSocketTransport(SocketLink[Incoming, ServerEvent]):
+    """``ports.Transport`` over an accepted WebSocket; made by :func:`open_transport`."""
+
+    plays_out = False
+
+    def __init__(
+        self,
+        websocket: WebSocket,
+        encoder: Encoder,
+        config: SessionConfig,
+        limits: SocketLimits,
+        control: SocketControl,
+        decoder: Decoder | None = None,
+    ) -> None:
+        """``decoder``: that of a session which other clients share."""
+        self._reader = decoder or Decoder(config)
+        self._settled = config
+        super().__init__(websocket, encoder, self._reader, limits, control, Rejected)
+
+    def send(self, event: ServerEvent) -> None:
+        match event:
+            case SessionCreated() | SessionUpdated():
+                self._settled = event.config
+            case ErrorReported(ProtocolError(code="cannot_update_voice")):
+                # An update that the decoder took for granted was refused as a whole.
+                self._reader.config = self._settled
+            case _:
+                pass
+        super().send(event)
+
+    def steer(self, effect: FlushPlayout | DuckPlayout | RestorePlayout) -> None:
+        """The client plays out: there is nothing to steer."""
+
+
 def too_fast(wait: float) -> ProtocolError:
     """What a client is told that sends more than is read."""
     return ProtocolError(
@@ -333,6 +371,20 @@ def too_fast(wait: float) -> ProtocolError:
         "Too many events a second; they are read more slowly now.",
         retry_after_ms=max(1, round(wait * 1000)),
     )
+
+
+@asynccontextmanager
+async def open_link(
+    websocket: WebSocket,
+    encoder: EventEncoder[Told],
+    decoder: EventDecoder[Heard],
+    refuse: Callable[[ProtocolError], Heard],
+    limits: SocketLimits = _DEFAULT_LIMITS,
+) -> AsyncIterator[SocketLink[Heard, Told]]:
+    """A link over an accepted WebSocket; closed with 1000 at the end unless it was before."""
+    link = SocketLink(websocket, encoder, decoder, limits, _control(websocket), refuse)
+    async with _running(link):
+        yield link
 
 
 @asynccontextmanager
@@ -344,13 +396,23 @@ async def open_transport(
     decoder: Decoder | None = None,
 ) -> AsyncIterator[WebSocketTransport]:
     """A transport over an accepted WebSocket; closed with 1000 at the end unless it was before."""
-    control = websocket.scope.get("extensions", {}).get(CONTROL, _NO_CONTROL)
+    transport = WebSocketTransport(websocket, encoder, config, limits, _control(websocket), decoder)
+    async with _running(transport):
+        yield transport
+
+
+def _control(websocket: WebSocket) -> SocketControl:
+    control: SocketControl = websocket.scope.get("extensions", {}).get(CONTROL, _NO_CONTROL)
+    return control
+
+
+@asynccontextmanager
+async def _running(link: SocketLink[Heard, Told]) -> AsyncIterator[None]:
     async with anyio.create_task_group() as tasks:
-        transport = WebSocketTransport(websocket, encoder, config, limits, control, decoder)
-        tasks.start_soon(transport.read)
-        tasks.start_soon(transport.write)
+        tasks.start_soon(link.read)
+        tasks.start_soon(link.write)
         try:
-            yield transport
+            yield
         finally:
-            await transport.aclose(NORMAL, "")
+            await link.aclose(NORMAL, "")
             tasks.cancel_scope.cancel()

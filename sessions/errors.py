@@ -33,6 +33,17 @@ CODES: dict[str, CodeInfo] = {
     "invalid_value": CodeInfo("invalid_request_error", False, "A field has a wrong value."),
     "invalid_audio": CodeInfo("invalid_request_error", False, "The audio can't be decoded."),
     "event_too_large": CodeInfo("invalid_request_error", False, "The event is too large."),
+    "unknown_parameter": CodeInfo("invalid_request_error", False, "No such field (Live)."),
+    "session_not_started": CodeInfo(
+        "invalid_request_error", False, "Start the session first (Live)."
+    ),
+    "session_already_started": CodeInfo(
+        "invalid_request_error", False, "The session has started already (Live)."
+    ),
+    "fixture_active": CodeInfo("invalid_request_error", True, "A fixture is playing (Live)."),
+    "delegation_not_found": CodeInfo(
+        "invalid_request_error", False, "There is no such delegation (Live)."
+    ),
     "unsupported": CodeInfo("invalid_request_error", False, "Not supported by this server."),
     "invalid_sdp": CodeInfo("invalid_request_error", False, "The SDP offer can't be answered."),
     "invalid_event_for_transport": CodeInfo(

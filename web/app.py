@@ -18,6 +18,7 @@ from duologue.engines.supervisor import Supervisor
 from duologue.models.silero_vad import SileroVad
 from duologue.models.weights import locate
 from duologue.realtime.calls import Calls
+from duologue.realtime.live_sessions import LiveSessions
 from duologue.sessions.clock import MonotonicClock
 from duologue.sessions.registry import SessionRegistry
 from duologue.web.access import epoch
@@ -88,8 +89,13 @@ def create_app(settings: Settings) -> Starlette:
                 tasks.start_soon(supervisor.run)
             for remote in remotes:
                 tasks.start_soon(remote.run)
-            async with Calls(registry, peers) as calls, registry:
+            async with (
+                Calls(registry, peers) as calls,
+                LiveSessions(registry, calls, vad, clock, settings.live_recording) as live,
+                registry,
+            ):
                 metrics.watch("duologue_calls", "WebRTC calls that are on.", lambda: calls.active)
+                metrics.watch("duologue_live", "Live sessions that are on.", lambda: live.active)
                 metrics.watch_reception(calls.reception)
                 app.state.started = epoch()
                 app.state.service = Service(
@@ -100,6 +106,7 @@ def create_app(settings: Settings) -> Starlette:
                     clock,
                     metrics,
                     calls,
+                    live,
                     lambda: next((one.last_fault for one in supervisors if one.last_fault), ""),
                 )
                 yield

@@ -56,7 +56,7 @@ async def create(request: Request) -> Response:
         service.metrics.refused(type(error).__name__)
         return turned_away(error)
     except OSError as error:
-        return _no_port(service, error)
+        return no_port(service, error)
     service.metrics.opened()
     response = Response(answer, 201, media_type=SDP_TYPE)
     response.headers["Location"] = f"{CALLS_PATH}/{call.id}"
@@ -74,10 +74,11 @@ async def renew(request: Request, service: Service) -> Response:
     except ProtocolError as error:
         return misread(error)
     except OSError as error:
-        return _no_port(service, error)
+        return no_port(service, error)
 
 
-def _no_port(service: Service, error: OSError) -> Response:
+def no_port(service: Service, error: OSError) -> Response:
+    """There is no UDP port for another call."""
     logger.warning("a call could not be answered: %s", error)
     service.metrics.refused("NoPortFree")
     message = "No UDP port is free."

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from duologue.engines.engine import BatchEngine, EngineSpec, EngineUnavailable
 from duologue.realtime.calls import Calls
+from duologue.realtime.live_sessions import LiveSessions
 from duologue.sessions.ports import Clock
 from duologue.sessions.registry import SessionRegistry
 from duologue.web.auth import Gate
@@ -23,6 +24,7 @@ class Service:
     clock: Clock
     metrics: Metrics
     calls: Calls
+    live: LiveSessions
     trouble: Callable[[], str] = lambda: ""
 
     @property

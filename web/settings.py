@@ -167,7 +167,16 @@ class Settings:
     max_sessions: int = declare(
         64, "sessions at a time, whatever the engine would take", _LIMITS, low=1
     )
+    live_recording: int = declare(
+        0,
+        "seconds of sound that are kept in memory of a Live session which its client stores; 0 for "
+        "no recordings",
+        _LIMITS,
+        low=0,
+        high=7200,
+    )
     language: LanguageSettings = LanguageSettings()
+    duplex: DuplexSettings = DuplexSettings()
     limits: SessionLimits = SessionLimits()
 
     def __post_init__(self) -> None:

@@ -22,6 +22,7 @@ from duologue.engines.script import ScriptedOptions
 from duologue.engines.scripted import ScriptedBackend
 from duologue.models.silero_vad import SileroVad
 from duologue.realtime.calls import Calls
+from duologue.realtime.live_sessions import LiveSessions
 from duologue.realtime.rtc_peer import PeerSettings
 from duologue.sessions.clock import ManualClock, MonotonicClock
 from duologue.sessions.registry import SessionRegistry
@@ -113,12 +114,19 @@ async def _open_house(
         )
         app.state.started = 1_700_000_000
         calls = Calls(registry, peers or peer_settings(settings))
-        app.state.service = Service(settings, gate, registry, engine, clock, metrics, calls)
+        live = LiveSessions(
+            registry,
+            calls,
+            cast(SileroVad, vad or Deaf()),
+            MonotonicClock(),
+            settings.live_recording,
+        )
+        app.state.service = Service(settings, gate, registry, engine, clock, metrics, calls, live)
         server = PatientServer(server_config(app, certificate=None))
         with socket.socket() as listener:
             listener.bind(("127.0.0.1", 0))
             with anyio.fail_after(30):
-                async with calls, registry, anyio.create_task_group() as tasks:
+                async with calls, live, registry, anyio.create_task_group() as tasks:
                     tasks.start_soon(server.serve, [listener])
                     while not server.started:
                         await anyio.lowlevel.checkpoint()

@@ -6,6 +6,7 @@ import pytest
 
 from duologue.engines.engine import EngineSpec, EngineUnavailable
 from duologue.realtime.calls import Calls
+from duologue.realtime.live_sessions import LiveSessions
 from duologue.sessions.clock import ManualClock
 from duologue.sessions.registry import SessionRegistry
 from duologue.web.auth import Gate
@@ -48,6 +49,7 @@ def service(
         ManualClock(),
         Metrics(),
         cast(Calls, None),
+        cast(LiveSessions, None),
     )
 
 

@@ -1,0 +1,299 @@
+"""All Live sessions of a process: how they begin, who may find them again, what is kept of them.
+
+A session that was stored can be forked and its recording fetched for a while after its end. Enter
+it to run; leaving it ends every call over WebRTC.
+"""
+
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import Final
+
+import anyio
+import anyio.abc
+
+from duologue.models.silero_vad import SileroVad
+from duologue.realtime.calls import Calls
+from duologue.realtime.live_peer import LivePeer
+from duologue.realtime.live_room import LiveLink, LiveRoom
+from duologue.realtime.live_session_wire import Medium
+from duologue.realtime.live_transport import LiveTransport
+from duologue.realtime.live_wire import LiveDecoder, LiveEncoder
+from duologue.realtime.rtc_peer import RtcPeer
+from duologue.realtime.sdp_answer import choose, write_answer
+from duologue.realtime.sdp_offer import parse_offer
+from duologue.sessions.items import InputAudio, Item, MessageItem
+from duologue.sessions.live_cascade import CascadeVoice, cascade_config
+from duologue.sessions.live_config import LiveConfig, LiveFormat, ResponsesDelegation
+from duologue.sessions.live_microphone import WakeDetector
+from duologue.sessions.live_recording import LiveRecording
+from duologue.sessions.live_session import LivePace, LiveSession
+from duologue.sessions.ports import Clock
+from duologue.sessions.registry import SessionRegistry, new_id
+from duologue.sessions.runner import Conversation
+from duologue.sessions.session_config import AudioFormat, SessionConfig
+
+logger = logging.getLogger(__name__)
+
+MOST_KEPT: Final = 64
+"""Sessions that are remembered after their end."""
+MOST_RECORDINGS: Final = 8
+"""Of those, with their sound."""
+HEARD: Final = LiveFormat(AudioFormat.PCM, 16_000)
+"""What comes from a call's receiver."""
+FAREWELL_SECONDS: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What a fork begins with."""
+
+    config: LiveConfig
+    history: tuple[Item, ...] = ()
+
+
+@dataclass(slots=True)
+class LiveCall:
+    """A session that is on. ``serve`` runs it to its end."""
+
+    id: str
+    room: LiveRoom
+    medium: Medium
+    decoder: LiveDecoder
+    serve: Callable[[], Awaitable[None]]
+    fail: Callable[[], None]
+    past: Callable[[], Past]
+    see: Callable[[bytes | None], None] = lambda jpeg: None
+    over: anyio.Event = field(default_factory=anyio.Event)
+
+    @property
+    def config(self) -> LiveConfig:
+        return self.room.session.config
+
+
+class LiveSessions:
+    """``recording_seconds``: how much of a stored session's sound is kept; 0 for none."""
+
+    def __init__(
+        self,
+        registry: SessionRegistry,
+        calls: Calls,
+        vad: SileroVad,
+        clock: Clock,
+        recording_seconds: float = 0.0,
+    ) -> None:
+        self._registry = registry
+        self._peers = calls
+        self._vad = vad
+        self._clock = clock
+        self._recording_seconds = recording_seconds
+        self._calls: dict[str, LiveCall] = {}
+        self._kept: OrderedDict[str, Past] = OrderedDict()
+        self._recordings: OrderedDict[str, LiveRecording] = OrderedDict()
+        self._tasks: anyio.abc.TaskGroup | None = None
+
+    async def __aenter__(self) -> "LiveSessions":
+        self._tasks = await anyio.create_task_group().__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:
+        assert self._tasks is not None
+        self._tasks.cancel_scope.cancel()
+        return await self._tasks.__aexit__(kind, error, trace)
+
+    # -- finding ----------------------------------------------------------------------------
+
+    @property
+    def active(self) -> int:
+        return len(self._calls)
+
+    @property
+    def records(self) -> bool:
+        return self._recording_seconds > 0
+
+    def expires_in(self, call: LiveCall) -> float:
+        """Seconds that a session may last from now on."""
+        return max(0.0, call.room.session.expires_at - self._clock.now())
+
+    def find(self, session_id: str) -> LiveCall | None:
+        return self._calls.get(session_id)
+
+    def past(self, session_id: str) -> Past | None:
+        """Of a session that is on, or that was stored."""
+        call = self._calls.get(session_id)
+        return call.past() if call is not None else self._kept.get(session_id)
+
+    def recording(self, session_id: str) -> LiveRecording | None:
+        """Of a stored session, on or over."""
+        call = self._calls.get(session_id)
+        return call.room.recording if call is not None else self._recordings.get(session_id)
+
+    # -- beginning and ending ---------------------------------------------------------------
+
+    async def open(
+        self,
+        config: LiveConfig,
+        link: LiveLink,
+        decoder: LiveDecoder,
+        base: SessionConfig,
+        heard: LiveFormat,
+        *,
+        medium: Medium = "socket",
+        past: Past | None = None,
+        client_event_id: str | None = None,
+    ) -> LiveCall:
+        """A session that begins now; :meth:`hold` it, which says that it has started.
+
+        ``decoder`` is its own client's, ``base`` the operator's defaults, ``heard`` the format of
+        the sound that comes in, ``past`` that of the session which this one is a fork of. Raises
+        what ``SessionRegistry.open`` raises.
+        """
+        if not config.voice:
+            config = replace(config, voice=base.voice)
+        if past is not None:
+            config = replace(config, history=past.history)
+        spec = self._registry.engine.spec
+        core_config = cascade_config(config, base, spec.recognizer or spec.model)
+        conversation = await self._registry.open(core_config, plays_out=True)
+        now = self._clock.now()
+        session = LiveSession(
+            config,
+            LivePace(),
+            now,
+            now + conversation.expires_in,
+            new_id,
+            WakeDetector(self._vad) if config.idle_timeout is not None else None,
+            client_event_id,
+        )
+        room = self._room(session, link, heard)
+        voice = CascadeVoice(session, base, self._clock.now, conversation.hear, conversation.report)
+        transport = LiveTransport(room, voice)
+
+        async def serve() -> None:
+            await conversation.attach(transport)
+
+        return self._enter(
+            LiveCall(
+                room.id,
+                room,
+                medium,
+                decoder,
+                serve,
+                lambda: conversation.close(1011, "the session failed"),
+                lambda: Past(session.config, history_of(conversation)),
+                conversation.see,
+            )
+        )
+
+    def _room(self, session: LiveSession, link: LiveLink, heard: LiveFormat) -> LiveRoom:
+        keeps = session.config.store and self.records
+        recording = LiveRecording(self._recording_seconds) if keeps else None
+        return LiveRoom(new_id("live"), session, link, heard, self._clock, recording)
+
+    def _enter(self, call: LiveCall) -> LiveCall:
+        self._calls[call.id] = call
+        delegation = call.config.delegation
+        if isinstance(delegation, ResponsesDelegation) and delegation.refused:
+            kinds = ", ".join(sorted(set(delegation.refused)))
+            call.room.note("tools_left_out", f"Nothing here runs these tools: {kinds}.")
+        if call.config.channel is not None:
+            message = "What may pass over the data channel is as the session was told."
+            call.room.note("data_channel_permissions", message)
+        return call
+
+    async def hold(self, call: LiveCall) -> None:
+        """A session from its beginning to its end."""
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(call.room.run)
+                await call.serve()
+                tasks.cancel_scope.cancel()
+        except Exception:
+            logger.exception("live session %s failed", call.id)
+            call.fail()
+        finally:
+            self._leave(call)
+            with anyio.CancelScope(shield=True):
+                await call.room.aclose(1011, "the session failed")
+            call.over.set()
+
+    def _leave(self, call: LiveCall) -> None:
+        self._calls.pop(call.id, None)
+        if not call.config.store:
+            return
+        self._kept[call.id] = call.past()
+        while len(self._kept) > MOST_KEPT:
+            self._kept.popitem(last=False)
+        if call.room.recording is not None:
+            self._recordings[call.id] = call.room.recording
+        while len(self._recordings) > MOST_RECORDINGS:
+            self._recordings.popitem(last=False)
+
+    def abandon(self, call: LiveCall) -> None:
+        """It can't be held after all."""
+        self._calls.pop(call.id, None)
+        call.fail()
+
+    async def hang_up(self, call: LiveCall) -> None:
+        """End a session, and wait for its end within a bound."""
+        call.room.close("close_requested")
+        with anyio.move_on_after(FAREWELL_SECONDS):
+            await call.over.wait()
+
+    # -- over WebRTC ------------------------------------------------------------------------
+
+    async def accept(
+        self,
+        sdp: str,
+        config: LiveConfig,
+        base: SessionConfig,
+        now_epoch: int,
+        past: Past | None = None,
+    ) -> tuple[LiveCall, str]:
+        """Answer an offer: the session, which goes on by itself, and the answer's SDP.
+
+        ``now_epoch``: seconds since the Unix epoch. Raises as :meth:`open`, ProtocolError for an
+        offer that can't be answered, and OSError when there is no port.
+        """
+        assert self._tasks is not None
+        offer = parse_offer(sdp)
+        choice = choose(offer)
+        encoder = LiveEncoder("channel", "media", config.channel)
+        decoder = LiveDecoder("channel", config, rules=config.channel)
+        link = LivePeer(encoder, decoder)
+        peer = self._peers.peer(choice, link)
+        try:
+            answer = write_answer(offer, choice, await peer.gather())
+            call = await self.open(config, link, decoder, base, HEARD, medium="media", past=past)
+        except BaseException:
+            await peer.aclose()
+            raise
+        decoder.config = call.config
+        encoder.begin(call.id, now_epoch + round(self.expires_in(call)), HEARD)
+        link.hear = call.room.hear
+        link.see = call.see
+        self._tasks.start_soon(self._hold_peer, call, link, peer)
+        return call, answer
+
+    async def _hold_peer(self, call: LiveCall, link: LivePeer, peer: RtcPeer) -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(link.connect, peer)
+            await self.hold(call)
+            tasks.cancel_scope.cancel()
+
+
+def history_of(conversation: Conversation) -> tuple[Item, ...]:
+    """What a fork has of a conversation: what is not known of it by now never will be."""
+    return tuple(
+        item
+        for item in conversation.session.history
+        if item.status != "in_progress"
+        and not (isinstance(item, MessageItem) and InputAudio(None) in item.content)
+    )
