@@ -81,3 +81,9 @@ def encode_jpeg(frame: av.VideoFrame, longest: int) -> bytes:
 def frame_of(pixels: NDArray[np.uint8]) -> av.VideoFrame:
     """RGB of shape (height, width, 3) as FFmpeg takes it."""
     return av.VideoFrame.from_ndarray(np.ascontiguousarray(pixels), format="rgb24")
+
+
+def resized(pixels: NDArray[np.uint8], width: int, height: int) -> NDArray[np.uint8]:
+    """RGB scaled to a size, whatever its shape becomes."""
+    frame = frame_of(pixels).reformat(width=width, height=height, format="rgb24")
+    return np.ascontiguousarray(frame.to_ndarray(), np.uint8)

@@ -23,6 +23,7 @@ from duologue.engines.engine import (
     ToolCallStarted,
     Usage,
 )
+from duologue.engines.eyes import Gaze
 from duologue.engines.fairness import Rank
 from duologue.engines.language import (
     Began,
@@ -45,8 +46,12 @@ log = logging.getLogger(__name__)
 class BatchSession:
     """Lives from OpenSession to CloseSession. All methods are for the event loop."""
 
-    def __init__(self, name: str, language: LanguageStage, emit: Emit) -> None:
+    def __init__(
+        self, name: str, language: LanguageStage, emit: Emit, gaze: Gaze | None = None
+    ) -> None:
+        """`gaze` puts pictures into words, for a model that does not see."""
         self._name = name
+        self._gaze = gaze
         self._language = language
         self._emit_output = emit
         self._closed = anyio.Event()
@@ -72,7 +77,7 @@ class BatchSession:
         assert self._tasks is not None
         match command:
             case Respond():
-                answer = BatchAnswer(command, self._language, self._emit)
+                answer = BatchAnswer(command, self._language, self._gaze, self._emit)
                 self._answers[command.generation] = answer
                 self._tasks.start_soon(self._run, answer)
             case CancelResponse():
@@ -95,11 +100,14 @@ class BatchSession:
 class BatchAnswer:
     """Runs one answer to its one end."""
 
-    def __init__(self, command: Respond, language: LanguageStage, emit: Emit) -> None:
+    def __init__(
+        self, command: Respond, language: LanguageStage, gaze: Gaze | None, emit: Emit
+    ) -> None:
         self._session = command.session
         self.generation = command.generation
         self._request = command.request
         self._language = language
+        self._gaze = gaze
         self._emit = emit
         self._stop = StopText(command.request.stop)
         self._scope = anyio.CancelScope()
@@ -123,6 +131,8 @@ class BatchAnswer:
         self._scope.cancel()
 
     async def _answer(self, request: ResponseRequest) -> EndReason:
+        if self._gaze is not None:
+            request = await self._gaze.in_words(request)
         async with self._language.answer(self._session, request, _batch_rank) as pieces:
             async for piece in pieces:
                 reason = self._take(piece)

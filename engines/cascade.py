@@ -15,36 +15,43 @@ from anyio.streams.memory import MemoryObjectReceiveStream
 from duologue.engines.backend import Backend, Emit
 from duologue.engines.batch_session import BatchSession
 from duologue.engines.cascade_session import CascadeSession, Stages
-from duologue.engines.chat_endpoint_impl import ChatEndpointLanguage, ChatEndpointStage
 from duologue.engines.cores import usable_cores
-from duologue.engines.engine import CloseSession, Command, EngineSpec, OpenSession, Output
+from duologue.engines.engine import (
+    CloseSession,
+    Command,
+    EngineSpec,
+    OpenSession,
+    Output,
+    Respond,
+    ResponseRequest,
+)
+from duologue.engines.eyes import Gaze
 from duologue.engines.language import LanguageStage
-from duologue.engines.llama_language import LlamaLanguage
-from duologue.engines.llama_prompts import LlamaStage
+from duologue.engines.language_choice import (
+    LanguageConfig,
+    Mortal,
+    batch_width,
+    calls_tools,
+    create_language,
+)
+from duologue.engines.pipeline.deployment import StageSampling
+from duologue.engines.pipeline.lane_connector import LaneConnector, reached
+from duologue.engines.pipeline.stage_graph import TTS
 from duologue.engines.pulse import Pulse
 from duologue.engines.recognition import Recognition, Recognizer, TurnDetector
 from duologue.engines.rehearsal import SESSION as REHEARSAL, Rehearsal
-from duologue.engines.speaking import Voices
-from duologue.models.chat_prompt import Family, family_of
-from duologue.models.kokoro import Kokoro
-from duologue.models.piper import Piper
+from duologue.engines.speaking import Voices, VoiceStage
+from duologue.engines.voice_backend import PiperVoice, VoicesConfig, load_voices
 from duologue.models.smart_turn import SmartTurn
+from duologue.models.vision import Vision
 from duologue.models.voice import Synthesizer, VoiceCatalogue
 from duologue.models.whisper import Whisper
 
-MOST_VOICE_THREADS = 4
 REHEARSAL_SECONDS = 60.0
 REHEARSAL_OUTPUTS = 1000
 
 SAMPLING = ("temperature", "top_p", "seed", "stop")
-"""What both kinds of language models honour."""
-
-
-class PiperVoice(msgspec.Struct, frozen=True, kw_only=True):
-    """A Piper voice: its graph, with the description beside it, and what it is called."""
-
-    path: str
-    name: str
+"""What all kinds of language models honour."""
 
 
 class CascadeConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,13 +61,18 @@ class CascadeConfig(msgspec.Struct, frozen=True, kw_only=True):
     ``kokoro`` Kokoro's folder or "". At least one voice must be there; ``default_voice`` "" is the
     first one that this machine is fast enough for. Threads are those of one call;
     ``voice_threads`` 0 is one for Piper, which is quick, and for Kokoro as many as there are cores,
-    at most 4. ``capacity`` 0 is two sessions a
-    core, or one where the default voice may be Kokoro's.
+    at most 4. ``capacity`` 0 is two sessions a core, or one where the default voice may be
+    Kokoro's. ``vision`` is the folder of the networks that put pictures into words, or "" for
+    none; they are loaded when there is a first picture.
+
+    ``voice_workers``: directories of workers that have the voices instead. ``answer_s``: how long
+    a stage of :data:`CASCADE` may be silent over a chunk. ``sampling`` is for requests that don't
+    say.
     """
 
     recognizer: str
     turn_detector: str
-    language: LlamaStage | ChatEndpointStage
+    language: LanguageConfig
     kokoro: str = ""
     piper: tuple[PiperVoice, ...] = ()
     default_voice: str = ""
@@ -68,6 +80,10 @@ class CascadeConfig(msgspec.Struct, frozen=True, kw_only=True):
     voice_threads: int = 0
     capacity: int = 0
     description: str = ""
+    vision: str = ""
+    voice_workers: tuple[str, ...] = ()
+    answer_s: dict[str, float] = {}
+    sampling: StageSampling = StageSampling()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,18 +115,19 @@ class CascadeBackend:
         self._language = language or create_language(config.language, self._capacity, self._pulse)
         self._load = load or load_parts
         self._clock = clock
+        self._elsewhere: LaneConnector | None = None
         self._stages: Stages | None = None
         self._sessions: dict[str, CascadeSession | BatchSession] = {}
 
     @property
     def spec(self) -> EngineSpec:
-        catalogue = self._loaded.voices.catalogue
+        voices = self._loaded.voices
         return EngineSpec(
             model=self._language.model,
-            voices=catalogue.names,
-            default_voice=catalogue.default,
+            voices=voices.names,
+            default_voice=self._config.default_voice or voices.default,
             context_tokens=self._language.context_tokens,
-            sees=self._language.sees,
+            sees=self._language.sees or bool(self._config.vision),
             description=self._config.description,
             recognizer=Path(self._config.recognizer).name,
             calls_tools=calls_tools(self._config.language),
@@ -130,14 +147,22 @@ class CascadeBackend:
         task_status: anyio.abc.TaskStatus[None],
     ) -> None:
         try:
-            await self._load_all()
-            async with anyio.create_task_group() as group:
+            async with (
+                reached(self._config.voice_workers, TTS) as self._elsewhere,
+                anyio.create_task_group() as group,
+            ):
+                await self._load_all()
+                if self._elsewhere is not None:
+                    await self._elsewhere.wait_ready()
+                if isinstance(self._language, Mortal):
+                    group.start_soon(self._language.watch)
                 await self._rehearse(group)
                 task_status.started()
                 async for command in commands:
                     await self._take(group, emit, command)
                 for session in self._sessions.values():
                     session.close()
+                group.cancel_scope.cancel()
         finally:
             await self._language.aclose()
 
@@ -157,6 +182,9 @@ class CascadeBackend:
                 del self._sessions[command.session]
                 session.close()
         elif session is not None:
+            if isinstance(command, Respond):
+                request = with_defaults(command.request, self._config.sampling)
+                command = msgspec.structs.replace(command, request=request)
             session.take(command)
 
     async def _open(
@@ -169,7 +197,7 @@ class CascadeBackend:
     async def _open_batch(
         self, group: anyio.abc.TaskGroup, emit: Emit, command: OpenSession
     ) -> BatchSession:
-        session = BatchSession(command.session, self._language, emit)
+        session = BatchSession(command.session, self._language, emit, self._loaded.gaze)
         await group.start(session.live)
         return session
 
@@ -183,12 +211,24 @@ class CascadeBackend:
         async with anyio.create_task_group() as group:
             group.start_soon(self._language.load)
             group.start_soon(load)
-        catalogue = VoiceCatalogue(loaded[0].synthesizers, self._config.default_voice)
+        voices: VoiceStage | None = self._elsewhere
+        if voices is None:
+            catalogue = VoiceCatalogue(loaded[0].synthesizers, self._config.default_voice)
+            voices = Voices(catalogue, self._pulse)
         self._stages = Stages(
             Recognition(loaded[0].recognizer, loaded[0].detector, self._pulse),
             self._language,
-            Voices(catalogue, self._pulse),
+            voices,
+            self._config.answer_s,
+            self._gaze(),
         )
+
+    def _gaze(self) -> Gaze | None:
+        """Eyes for a model that has none."""
+        folder = self._config.vision
+        if self._language.sees or not folder:
+            return None
+        return Gaze(lambda: Vision(Path(folder)), self._pulse)
 
     async def _rehearse(self, group: anyio.abc.TaskGroup) -> None:
         """Run one turn through the real path."""
@@ -207,49 +247,30 @@ def create_backend(options: bytes, pulse: Pulse) -> Backend:
     return CascadeBackend(msgspec.msgpack.decode(options, type=CascadeConfig), pulse)
 
 
-def create_language(
-    stage: LlamaStage | ChatEndpointStage, capacity: int, pulse: Pulse
-) -> LanguageStage:
-    """The language model that the configuration names."""
-    if isinstance(stage, ChatEndpointStage):
-        return ChatEndpointLanguage(stage)
-    return LlamaLanguage(msgspec.structs.replace(stage, slots=stage.slots or capacity), pulse)
-
-
-def batch_width(stage: LlamaStage | ChatEndpointStage) -> int:
-    """How many answers of the batch lane run at the same time."""
-    return stage.batch if isinstance(stage, ChatEndpointStage) else stage.batch_slots
-
-
-def calls_tools(stage: LlamaStage | ChatEndpointStage) -> bool:
-    """Whether the model can be told of tools."""
-    if isinstance(stage, ChatEndpointStage):
-        return True
-    return (Family(stage.family) if stage.family else family_of(stage.path)).has_tools
-
-
 def load_parts(config: CascadeConfig) -> Parts:
     """Load recogniser, turn detector and voices side by side; blocks.
 
     Raises what the models raise, and ValueError where there is no voice.
     """
-    if not config.kokoro and not config.piper:
-        raise ValueError("no voice: give a folder for kokoro, or a voice for piper")
-    threads = config.voice_threads
-    most = threads or min(usable_cores(), MOST_VOICE_THREADS)
     with ThreadPoolExecutor() as pool:
         recognizer = pool.submit(
             Whisper, Path(config.recognizer), threads=config.recognizer_threads
         )
         detector = pool.submit(SmartTurn, Path(config.turn_detector))
-        voices = [
-            pool.submit(Piper, Path(voice.path), name=voice.name, threads=threads or 1)
-            for voice in config.piper
-        ]
-        kokoro = pool.submit(Kokoro, Path(config.kokoro), threads=most) if config.kokoro else None
-        synthesizers: list[Synthesizer] = [kokoro.result()] if kokoro is not None else []
-        synthesizers += [voice.result() for voice in voices]
-        return Parts(recognizer.result(), detector.result(), tuple(synthesizers))
+        voices: tuple[Synthesizer, ...] = ()
+        if not config.voice_workers:
+            voices = load_voices(
+                VoicesConfig(kokoro=config.kokoro, piper=config.piper, threads=config.voice_threads)
+            )
+        return Parts(recognizer.result(), detector.result(), voices)
+
+
+def with_defaults(request: ResponseRequest, sampling: StageSampling) -> ResponseRequest:
+    """The request with what it does not say."""
+    fields = {
+        name: getattr(sampling, name) for name in sampling.given if getattr(request, name) is None
+    }
+    return msgspec.structs.replace(request, **fields) if fields else request
 
 
 def usual_capacity(config: CascadeConfig, cores: int) -> int:

@@ -28,9 +28,11 @@ from duologue.engines.engine import (
     Respond,
     ResponseEnded,
     ResponseRequest,
+    See,
     TextPart,
     UtterancePart,
 )
+from duologue.engines.eyes import Eyes, Gaze
 from duologue.engines.fairness import Rank
 from duologue.engines.language import LanguageStage
 from duologue.engines.recognition import Ears, Recognition
@@ -51,7 +53,7 @@ class Stages:
     language: LanguageStage
     voices: VoiceStage
     answer_s: Mapping[str, float] = field(default_factory=dict)
-    """How long stages elsewhere may take over a chunk, in seconds."""
+    """How long stages may be silent over a chunk, in seconds."""
     gaze: Gaze | None = None
     """None where the language model takes pictures itself, or where there are to be none."""
 
@@ -71,6 +73,7 @@ class CascadeSession:
         self._tasks: anyio.abc.TaskGroup | None = None
         self._ears: Ears | None = None
         self._replies: dict[int, Reply] = {}
+        self._eyes = Eyes(stages.gaze, clock)
         self._prepared: ResponseRequest | None = None
 
     async def live(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
@@ -110,6 +113,9 @@ class CascadeSession:
                 recognition.judge(self._ears, command)
             case AlignSpeech():
                 recognition.align(self._ears, command)
+            case See():
+                assert self._tasks is not None
+                self._eyes.see(command, self._tasks)
             case Prepare():
                 self._prepare(command.request)
             case Respond():
@@ -148,14 +154,14 @@ class CascadeSession:
             self._transcribe,
             self._emit,
             self._clock,
+            self._stages.answer_s,
+            self._eyes.shown,
         )
         self._replies[command.generation] = reply
         assert self._tasks is not None
         self._tasks.start_soon(self._run, reply)
 
     async def _run(self, reply: Reply) -> None:
-            self._stages.answer_s,
-            self._eyes.shown,
         try:
             await reply.run()
         finally:
@@ -191,6 +197,7 @@ class CascadeSession:
     def _known(self, request: ResponseRequest) -> ResponseRequest:
         """The request as far as its words are known: up to an utterance of which none are."""
         assert self._ears is not None
+        request = self._eyes.known(request)
         messages: list[Message] = []
         for message in request.messages:
             parts: list[Part] = []

@@ -82,7 +82,8 @@ class Reply:
         answer_s: Mapping[str, float] | None = None,
         show: Show | None = None,
     ) -> None:
-        """`show` adds what is in view. `answer_s`: see :class:`duologue.engines.pipeline.flow.Flow`."""
+        """`answer_s`: see :class:`duologue.engines.pipeline.flow.Flow`; `show` adds what is in
+        view."""
         self._session = command.session
         self.generation = command.generation
         self._request = command.request

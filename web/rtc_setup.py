@@ -9,6 +9,7 @@ from aiortc.rtcicetransport import parse_stun_turn_uri
 from duologue.realtime.http_wire import IceServer
 from duologue.realtime.ice_agent import IceSettings
 from duologue.realtime.rtc_peer import PeerSettings
+from duologue.realtime.video_receiver import CameraSettings
 from duologue.web.settings import Settings, SettingsError
 
 _EVERYWHERE: Final = ("0.0.0.0", "::", "")
@@ -41,6 +42,7 @@ def peer_settings(settings: Settings) -> PeerSettings:
             turn_username=settings.turn_username,
             turn_password=settings.turn_password,
         ),
+        camera=CameraSettings(rate=settings.camera_rate),
     )
 
 

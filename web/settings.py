@@ -91,7 +91,7 @@ class Settings:
         _MODEL,
     )
     script: Path | None = declare(
-        None, "JSON file with the answers of the scripted engine, in place of its own", _MODEL
+        None, "JSON file with what a scripted engine does, in place of its own", _MODEL
     )
     lite: bool = declare(
         False, "the small set of models: half the download, half the memory", _MODEL
@@ -133,6 +133,12 @@ class Settings:
         low=1,
         high=64,
     )
+    deployment: str | None = declare(
+        None,
+        "TOML file that says in which processes and on which devices the model's stages run, as "
+        "FILE or FILE:NAME; or a table of the settings' own file",
+        _MODEL,
+    )
     batch_limit: int = declare(
         32,
         "requests for chat completions that one worker holds, running or waiting; one more is told "
@@ -144,6 +150,13 @@ class Settings:
         None, "folder of the models; else $XDG_CACHE_HOME/duologue or ~/.cache/duologue", _MODEL
     )
 
+    camera_rate: float = declare(
+        1.0,
+        "pictures a second of a caller's camera that the model is shown; 0: no cameras",
+        _RTC,
+        low=0,
+        high=10,
+    )
     rtc_ports: str | None = declare(
         None, "UDP ports for calls, as 40000-40100, one for each call; any if not set", _RTC
     )
@@ -192,7 +205,8 @@ class Settings:
             raise SettingsError("chat_key has no meaning without chat_url")
         if self.chat_url is not None and not self.chat_url.startswith(("http://", "https://")):
             raise SettingsError("chat_url must begin with http:// or https://")
-    duplex: DuplexSettings = DuplexSettings()
+        if (self.engine == "moshi") != (self.duplex.moshi is not None):
+            raise SettingsError("engine moshi and moshi belong together: one of them is missing")
         if any(len(key) < 8 for key in self.api_keys):
             raise SettingsError("api_keys: a key needs at least 8 characters")
 
@@ -208,8 +222,6 @@ class Settings:
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
-        if (self.engine == "moshi") != (self.duplex.moshi is not None):
-            raise SettingsError("engine moshi and moshi belong together: one of them is missing")
             return False
 
 
@@ -389,6 +401,9 @@ def _read_file(path: Path) -> dict[str, object]:
         setting = SETTINGS.get(name)
         if setting is None:
             raise _unknown(name, str(path), list(SETTINGS))
+        if name == "deployment" and not isinstance(value, str):
+            found[name] = str(path)  # the table in this file
+            continue
         source = f"{path}: {name}"
         found[name] = _checked(setting, _from_toml(setting, value, source), source)
     return found
@@ -446,6 +461,7 @@ def load_settings(args: argparse.Namespace, environ: Mapping[str, str]) -> Setti
     return Settings(
         **values,  # type: ignore[arg-type]
         language=LanguageSettings(**language),  # type: ignore[arg-type]
+        duplex=DuplexSettings(**duplex),  # type: ignore[arg-type]
         limits=dataclasses.replace(SessionLimits(), **limits),  # type: ignore[arg-type]
     )
 
@@ -461,7 +477,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     for name, setting in SETTINGS.items():
         title = setting.about.group
         if title not in groups:
-        duplex=DuplexSettings(**duplex),  # type: ignore[arg-type]
             groups[title] = parser.add_argument_group(title)
         text = f"{setting.about.help} ({_default_text(setting)}{setting.variable})"
         text = text.replace("%", "%%")
