@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from duologue.web import models_command, serve_command
+from duologue.web import models_command, plan_command, serve_command
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -13,6 +13,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     serve_command.add_parser(commands)
+    plan_command.add_parser(commands)
     models_command.add_parser(commands)
     args = parser.parse_args(argv)
     code: int = args.run(args)

@@ -14,7 +14,7 @@ from duologue.engines.lifeline import WorkerConfig
 from duologue.engines.placement import PlacedEngine
 from duologue.engines.remote import RemoteEngine
 from duologue.engines.script import ScriptedOptions
-from duologue.engines.supervisor import Supervisor
+from duologue.engines.supervisor import SupervisionRules, Supervisor
 from duologue.models.silero_vad import SileroVad
 from duologue.models.weights import locate
 from duologue.realtime.calls import Calls
@@ -24,7 +24,7 @@ from duologue.sessions.registry import SessionRegistry
 from duologue.web.access import epoch
 from duologue.web.auth import Gate
 from duologue.web.cascade_setup import cascade_config
-from duologue.web.metrics import Metrics
+from duologue.web.deployment_setup import deployment_plan, workforce
 from duologue.web.duplex_setup import duplex_script, moshi_options
 from duologue.web.language_setup import ready_seconds
 from duologue.web.routes import ERROR_HANDLERS, routes
@@ -45,17 +45,14 @@ def create_app(settings: Settings) -> Starlette:
     if not settings.loopback and not settings.api_keys:
         raise SettingsError(f"api_keys: a key is needed to listen on {settings.host}")
     vad = SileroVad(locate(VAD, cache=settings.cache) / VAD_FILE)
-    config = worker_config(settings)
+    workers = workforce(deployment_plan(settings), worker_config(settings))
+    rules = SupervisionRules(ready_s=ready_seconds(settings))
     peers = peer_settings(settings)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        # Each has a name of its own in logs and figures.
-        supervisors = [
-            Supervisor(msgspec.structs.replace(config, name=f"{config.name}-{number}"))
-            for number in range(settings.workers)
-        ]
-        remotes = [RemoteEngine(supervisor.directory) for supervisor in supervisors]
+        supervisors = [Supervisor(config, rules) for config in workers.all]
+        remotes = [RemoteEngine(one.directory) for one in supervisors[: len(workers.main)]]
         engine = PlacedEngine(remotes)
         clock = MonotonicClock()
         metrics = Metrics()

@@ -6,7 +6,7 @@ the machine into a plan (:mod:`duologue.engines.pipeline.plan`); nothing else re
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -37,14 +37,15 @@ class StageSampling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 class StageLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``sessions`` at a time in one replica of the process; ``threads`` of one call of the model;
-    ``memory``: the share of each of its devices that a replica takes; ``answer_s``: how long the
-    stage may take over one chunk, in seconds; ``cpus``: cores that a replica counts for in a
-    cluster. 0: as usual."""
+    0: as usual. ``memory``: the share of each of its devices that a replica takes. ``answer_s``:
+    how long the stage may be silent over one chunk, in seconds; if not set 20 for a stage in
+    another process, and for ever in the pipeline's, whose steps are watched. ``cpus``: cores that
+    a replica counts for in a cluster."""
 
     sessions: Annotated[int, msgspec.Meta(ge=0)] = 0
     threads: Annotated[int, msgspec.Meta(ge=0)] = 0
     memory: Fraction = 1.0
-    answer_s: Annotated[float, msgspec.Meta(gt=0)] = 20.0
+    answer_s: Annotated[float, msgspec.Meta(gt=0)] | None = None
     cpus: Annotated[float, msgspec.Meta(ge=0)] = 0.0
 
 
@@ -62,20 +63,17 @@ class StageDeployment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class Deployment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``pipeline`` names the graph. Stages that are not mentioned run in the process ``main``."""
+    """``pipeline`` names the graph, "" the one of the engine that is served. Stages that are not
+    mentioned run in the process ``main``."""
 
     name: str = "default"
-    pipeline: str = "cascade"
+    pipeline: str = ""
     stages: dict[str, StageDeployment] = {}
 
 
-class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    deployment: Deployment | list[Deployment]
-
-
-def read_deployment(text: str, name: str = "") -> Deployment:
+def read_deployment(text: str, name: str = "", beside: Collection[str] = ()) -> Deployment:
     """The deployment in a TOML document: the document itself, its table ``deployment``, or the one
-    called `name` of its tables ``[[deployment]]``.
+    called `name` of its tables ``[[deployment]]``. `beside` may stand beside these tables.
 
     Raises DeploymentError.
     """
@@ -84,9 +82,10 @@ def read_deployment(text: str, name: str = "") -> Deployment:
     except tomllib.TOMLDecodeError as error:
         raise DeploymentError(f"not TOML: {error}") from None
     found = table.get("deployment", table)
-    if len(table) > 1 and "deployment" in table:
-        other = next(key for key in table if key != "deployment")
-        raise DeploymentError(f"{other}: does not belong beside deployment")
+    if "deployment" in table:
+        for key in table:
+            if key != "deployment" and key not in beside:
+                raise DeploymentError(f"{key}: does not belong beside deployment")
     return choose(found, name)
 
 
@@ -112,8 +111,9 @@ def choose(found: object, name: str = "") -> Deployment:
     return deployments[names.index(name)]
 
 
-def load_deployment(reference: str) -> Deployment:
-    """From ``FILE``, or ``FILE:NAME`` where the file has several. Raises DeploymentError."""
+def load_deployment(reference: str, beside: Collection[str] = ()) -> Deployment:
+    """From ``FILE``, or ``FILE:NAME`` where the file has several; see :func:`read_deployment`.
+    Reads a file. Raises DeploymentError."""
     path, name = Path(reference).expanduser(), ""
     if not path.is_file() and ":" in reference:
         file, _, name = reference.rpartition(":")
@@ -125,7 +125,7 @@ def load_deployment(reference: str) -> Deployment:
     except UnicodeDecodeError as error:
         raise DeploymentError(f"{path}: not UTF-8: {error.reason}") from None
     try:
-        return read_deployment(text, name)
+        return read_deployment(text, name, beside)
     except DeploymentError as error:
         raise DeploymentError(f"{path}: {error}") from None
 

@@ -25,6 +25,9 @@ MAIN = "main"
 
 MOST_REPLICAS = 64
 
+ANSWER_S = 20.0
+"""How long a stage in another process may be silent over a chunk if nothing is said, in seconds."""
+
 ConnectorKind = Literal["in process", "lanes", "cluster"]
 
 
@@ -92,6 +95,15 @@ class Plan:
         return self.processes[0]
 
     @property
+    def answer_s(self) -> dict[str, float]:
+        """The stages that may only be silent for so long over a chunk, in seconds."""
+        limits = {
+            name: stage.limits.answer_s or (ANSWER_S if stage.process != self.main.name else None)
+            for name, stage in self.stages.items()
+        }
+        return {name: limit for name, limit in limits.items() if limit is not None}
+
+    @property
     def placed(self) -> tuple[ProcessPlan, ...]:
         """The processes besides the pipeline's."""
         return self.processes[1:]
@@ -121,17 +133,18 @@ def resolve(
     machine: Machine,
     *,
     graphs: Mapping[str, Graph] = GRAPHS,
+    pipeline: str = "cascade",
     cluster: bool = False,
 ) -> Plan:
-    """The plan of a deployment. `cluster`: the workers may be on other machines, whose devices are
-    the cluster's to check.
+    """The plan of a deployment, of the graph `pipeline` if it names none. `cluster`: the workers
+    may be on other machines, whose devices are the cluster's to check.
 
     Raises DeploymentError.
     """
-    graph = graphs.get(deployment.pipeline)
+    named = deployment.pipeline or pipeline
+    graph = graphs.get(named)
     if graph is None:
-        known = ", ".join(graphs)
-        raise DeploymentError(f"pipeline: there is no {deployment.pipeline!r}; there are {known}")
+        raise DeploymentError(f"pipeline: there is no {named!r}; there are {', '.join(graphs)}")
     for name in deployment.stages:
         if name not in graph.by_name:
             known = ", ".join(graph.by_name)

@@ -13,6 +13,8 @@ from enum import StrEnum
 class Kind(StrEnum):
     """What a chunk is."""
 
+    SOUND = "sound"
+    """What a microphone hears, for ever."""
     TURN = "turn"
     """A request whose words may still be sound."""
     PROMPT = "prompt"
@@ -213,5 +215,29 @@ CASCADE = Graph(
 )
 """A conversation: what was said becomes words, the words an answer, its clauses speech."""
 
-GRAPHS: Mapping[str, Graph] = {graph.name: graph for graph in (CASCADE,)}
+MODEL = "model"
+
+SCRIPTED = Graph(
+    "scripted",
+    (
+        Stage(
+            name=MODEL,
+            task="script",
+            takes=(Kind.TURN,),
+            gives=(Kind.TEXT, Kind.CALL, Kind.SPEECH),
+        ),
+    ),
+)
+"""Answers that a script times."""
+
+DUPLEX = tuple(
+    Graph(
+        name,
+        (Stage(name=MODEL, task=task, takes=(Kind.SOUND,), gives=(Kind.TEXT, Kind.SPEECH)),),
+    )
+    for name, task in (("moshi", "frame-locked model"), ("scripted-duplex", "script"))
+)
+"""Models that listen while they speak: whatever their parts are, they step as one."""
+
+GRAPHS: Mapping[str, Graph] = {graph.name: graph for graph in (CASCADE, SCRIPTED, *DUPLEX)}
 """The graphs that a deployment can name."""

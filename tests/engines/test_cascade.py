@@ -16,7 +16,6 @@ from duologue.engines.cascade import (
     CascadeBackend,
     CascadeConfig,
     Parts,
-    PiperVoice,
     create_backend,
     create_language,
     load_parts,
@@ -56,6 +55,7 @@ from duologue.engines.stand_ins import (
     StandInLanguage,
     StandInRecognizer,
     StandInSynthesizer,
+from duologue.engines.voice_backend import PiperVoice
 )
 from duologue.models.weights import locate
 from duologue.models.whisper import Whisper
