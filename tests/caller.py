@@ -205,6 +205,7 @@ async def calling(
     camera: Camera | None = None,
     codec: str | None = None,
     check: Callable[[str], Event] | None = None,
+    configuration: RTCConfiguration | None = None,
 ) -> AsyncIterator[Caller]:
     """A caller that has not dialled yet. ``check`` is given the text of every event.
 
@@ -213,7 +214,7 @@ async def calling(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(aioice.ice, "get_host_addresses", lambda use_ipv4, use_ipv6: ["127.0.0.1"])
         async with anyio.create_task_group() as tasks:
-            connection = RTCPeerConnection(RTCConfiguration(iceServers=[]))
+            connection = RTCPeerConnection(configuration or RTCConfiguration(iceServers=[]))
             caller = Caller(connection, Microphone(), connection.createDataChannel("oai-events"))
             if audio:
                 connection.addTrack(caller.microphone)
