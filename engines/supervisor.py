@@ -21,6 +21,7 @@ from duologue.engines.lanes import (
     socket_paths,
 )
 from duologue.engines.lifeline import Beat, Drain, Report, Started, StartFailed, WorkerConfig
+from duologue.engines.pulse import Reading
 from duologue.engines.worker_environment import worker_environment
 
 log = logging.getLogger(__name__)
@@ -111,6 +112,9 @@ class Supervisor:
     """Runs one worker at a time, in a directory of its own that gateways reach it by.
 
     Nothing of a worker outlives :meth:`run`: no process and no file, wherever it is cancelled.
+
+    ``start_s``: what the last start took, to the end of its warm-up. ``reading``: what the worker
+    last reported of its steps; none while there is no worker.
     """
 
     def __init__(self, config: WorkerConfig, rules: SupervisionRules | None = None) -> None:
@@ -125,11 +129,19 @@ class Supervisor:
         self._config = config
         self._process: anyio.abc.Process | None = None
         self._stopping = False
+        self._began = 0.0
         self._changed = anyio.Event()
         self.state: State = "stopped"
         self.restarts = 0
         self.sessions = 0
+        self.start_s = 0.0
+        self.reading = Reading()
         self.last_fault = ""
+
+    @property
+    def name(self) -> str:
+        """The worker's, as it is in the configuration."""
+        return self._config.name
 
     @property
     def pid(self) -> int | None:
@@ -188,7 +200,8 @@ class Supervisor:
 
     async def _run_once(self) -> tuple[float, str]:
         """One life of a worker: how long it was ready, and why it ended."""
-        watch = Watch(self._rules, anyio.current_time())
+        self._began = anyio.current_time()
+        watch = Watch(self._rules, self._began)
         if self._config.remove_directory:
             await anyio.to_thread.run_sync(make_private, self.directory)
         environment = await anyio.to_thread.run_sync(
@@ -211,6 +224,7 @@ class Supervisor:
         finally:
             self._process = None
             self.sessions = 0
+            self.reading = Reading()
             with anyio.CancelScope(shield=True):
                 hung = watch.fault(anyio.current_time()) != ""
                 status = await self._end(process, 0.0 if hung else self._rules.stop_s)
@@ -255,10 +269,12 @@ class Supervisor:
         match report:
             case Started():
                 if self.state == "starting":
+                    self.start_s = anyio.current_time() - self._began
                     self._enter("ready")
                 log.info("worker %s is ready for %d", self._config.name, report.capacity)
             case Beat():
                 self.sessions = report.sessions
+                self.reading = report.reading
             case StartFailed():
                 pass
 

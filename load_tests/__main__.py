@@ -13,12 +13,14 @@ import anyio.to_thread
 import numpy as np
 
 from load_tests.accuracy import run_recordings
+from load_tests.beside import run_beside
 from load_tests.calls import run_calls
 from load_tests.churn import run_churn
 from load_tests.client import JsonObject
 from load_tests.compare_aiortc import WAYS, compare
 from load_tests.echo import run_echo
 from load_tests.impairment import Impairment
+from load_tests.killed import run_killed
 from load_tests.lane_times import run_lanes
 from load_tests.loudspeaker import RATE as SPOKEN_RATE
 from load_tests.microphone import Clip
@@ -119,6 +121,15 @@ async def plain(args: argparse.Namespace) -> tuple[dict[str, Json], list[str]]:
     return await anyio.to_thread.run_sync(run_plain, questions, args.lite, args.voice), []
 
 
+async def beside(args: argparse.Namespace, server: Server) -> tuple[dict[str, Json], list[str]]:
+    plan = plan_of(args, seconds=args.seconds, transcribe=False)
+    return await run_beside(server, plan, args.sessions, args.batch_clients, args.model)
+
+
+async def faults(args: argparse.Namespace, server: Server) -> tuple[dict[str, Json], list[str]]:
+    return await run_killed(server, args.sessions)
+
+
 async def lanes(args: argparse.Namespace) -> tuple[dict[str, Json], list[str]]:
     return await run_lanes(args.sessions, args.seconds)
 
@@ -199,6 +210,19 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--voice", default="", help="voice to speak with")
     command.add_argument("--recordings", type=Path, default=FOLDER, help="folder of speech")
     command.add_argument("--json", metavar="FILE", help="figures as JSON; - for the last line")
+
+    about = "conversations alone and beside batch requests that take all they can get"
+    command = commands.add_parser("beside", help=about, description=about)
+    add_common(command, beside)
+    add_speech(command, sessions=4, interrupt_every=0)
+    command.add_argument("--seconds", type=float, default=20.0, help="how long each round lasts")
+    command.add_argument("--batch-clients", type=int, default=50, dest="batch_clients")
+
+    about = "a worker of two is killed in the middle of answers: who notices, and how soon"
+    command = commands.add_parser("faults", help=about, description=about)
+    add_common(command, faults)
+    command.set_defaults(serve=["--workers=2", "--slots=100", "--max-sessions=200"])
+    command.add_argument("--sessions", type=int, default=20, help="sessions at once")
 
     about = "frames from a gateway to a worker process and back, with shared memory and without"
     command = commands.add_parser("lanes", help=about, description=about)
