@@ -40,6 +40,7 @@ from duologue.engines.model_thread import Caller
 from duologue.engines.pulse import Pulse
 from duologue.engines.tick_report import TickReport
 from duologue.engines.tick_scheduler import Step, TickRules, TickScheduler
+from duologue.engines.tick_times import TickTimes, Unhurried
 from duologue.models.moshi.moshi_config import SamplingChoice
 
 log = logging.getLogger("duologue.engines.worker")
@@ -94,7 +95,8 @@ class DuplexBackend(Generic[Saved]):
         self._say = cast(Callable[[DuplexOutput], None], emit)
         self._pulse.gauges = lambda: self.report.gauges(len(self.orders.seated))
         model = await self._thread.call(self._load)
-        self.scheduler = TickScheduler(_rules(model, self._limits))
+        times = Unhurried() if self._limits.slow else TickTimes()
+        self.scheduler = TickScheduler(_rules(model, self._limits), times)
         self.orders = DuplexOrders(
             model, self.scheduler, self._limits, self._thread, self._clock, self._say
         )

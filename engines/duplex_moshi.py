@@ -215,15 +215,27 @@ def load_moshi(options: MoshiOptions) -> MoshiModel:
     language = load_language_model(checkpoint, device, _DTYPES[number])
     network = DuplexNetwork(language, load_mimi(checkpoint, device))
     kv_dtype = _DTYPES[options.kv_dtype] if options.kv_dtype else None
+    tokens = load_text_tokens(checkpoint.tokenizer)
+    _check_vocabulary(tokens, checkpoint.language.text_card_out)
     voices = _voices(checkpoint)
     return MoshiModel(
         network,
-        load_text_tokens(checkpoint.tokenizer),
+        tokens,
         MoshiStepper(network, options.limits.slots, kv_dtype),
         _spec(options, checkpoint, network, tuple(voices)),
         voices=voices,
         instructions=options.instructions,
     )
+
+
+def _check_vocabulary(tokens: TextTokens, size: int) -> None:
+    """Every token that the model can choose has to be a piece of text."""
+    try:
+        tokens.piece(size - 1)
+    except IndexError:
+        raise UnsupportedCheckpoint(
+            f"its tokenizer has fewer than the model's {size} tokens"
+        ) from None
 
 
 def _device(name: str) -> str:

@@ -52,3 +52,10 @@ class TickTimes:
         least, size = max(smaller)
         most = min((bound for bound in larger if bound >= least), default=math.inf)
         return min(least * (sessions / size), most)
+
+
+class Unhurried(TickTimes):
+    """Takes any tick for short enough: who has too many sessions for a device wants it so."""
+
+    def of(self, sessions: int) -> float:
+        return 0.0

@@ -29,6 +29,12 @@ class DuplexSettings:
     moshi_kv_dtype: Number = declare(
         "auto", "type of the keys and values; auto is that of the weights", _GROUP
     )
+    duplex_slow: bool = declare(
+        False,
+        "let in as many conversations as there are slots, though a tick takes longer than there is "
+        "time for; they stutter",
+        _GROUP,
+    )
     duplex_parked: int = declare(
         16, "idle conversations that are kept in the worker's memory beyond those", _GROUP, low=0
     )

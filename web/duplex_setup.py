@@ -70,4 +70,5 @@ def duplex_limits(settings: Settings) -> DuplexLimits:
         slots=settings.slots or SLOTS,
         parked=duplex.duplex_parked,
         idle_s=duplex.duplex_idle,
+        slow=duplex.duplex_slow,
     )

@@ -1,11 +1,10 @@
-"""A scripted frame-locked model behind the sockets, with a clock that the test moves."""
+"""A scripted frame-locked model behind the sockets."""
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from typing import TypeVar
 
 import anyio
-import numpy as np
 import pytest
 
 from duologue.engines.duplex import (
@@ -13,7 +12,6 @@ from duologue.engines.duplex import (
     BeginDuplex,
     DuplexBegun,
     DuplexFailed,
-    DuplexOutput,
     DuplexParked,
     DuplexResumed,
     ForceText,
@@ -27,99 +25,27 @@ from duologue.engines.duplex import (
 )
 from duologue.engines.duplex_backend import DuplexBackend
 from duologue.engines.duplex_limits import DuplexLimits
-from duologue.engines.duplex_script import DuplexScriptOptions, EchoModel, EchoState
-from duologue.engines.duplex_stream import DuplexRefused, RemoteDuplex, RemoteDuplexStream
+from duologue.engines.duplex_script import DuplexScriptOptions, EchoModel
+from duologue.engines.duplex_stream import DuplexRefused
 from duologue.engines.engine import EngineFull
 from duologue.engines.in_process import open_in_process
 from duologue.engines.pulse import Pulse
+from tests.talker import PERIOD_S, Clock, Here, Setting, level, setting
 
 pytestmark = pytest.mark.anyio
 
-PERIOD_S = 0.08
 T = TypeVar("T")
-Output = TypeVar("Output", bound=DuplexOutput)
 
 
-class Here:
-    """Runs the model's calls on the event loop: nothing here takes long."""
-
-    async def call(self, work: Callable[[], T]) -> T:
-        return work()
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def frame(number: int) -> bytes:
-    return np.full(1920, 100 + number, "<i2").tobytes()
-
-
-def level(pcm: bytes) -> int:
-    return int(np.frombuffer(pcm, "<i2")[0])
-
-
-class Talker:
-    """A session, spoken to frame by frame."""
-
-    def __init__(self, stream: RemoteDuplexStream, clock: Clock) -> None:
-        self.stream = stream
-        self.clock = clock
-        self.sequence = 0
-
-    async def expect(self, kind: type[Output]) -> Output:
-        with anyio.fail_after(30):
-            output = await self.stream.receive()
-        assert isinstance(output, kind), output
-        return output
-
-    def hear(self) -> None:
-        pcm = frame(self.sequence)
-        self.stream.send(FrameHeard(session="", sequence=self.sequence, pcm=pcm))
-        self.sequence += 1
-
-    async def talk(self) -> FrameSpoken:
-        """A frame in and a frame out, a period later than the one before."""
-        self.clock.now += PERIOD_S
-        self.hear()
-        return await self.expect(FrameSpoken)
-
-
-class Setting:
-    def __init__(
-        self, duplex: RemoteDuplex, backend: DuplexBackend[EchoState], clock: Clock
-    ) -> None:
-        self.duplex = duplex
-        self.backend = backend
-        self.clock = clock
-
-    async def open(self, name: str = "a", instructions: str = "") -> Talker:
-        stream = await self.duplex.open(name, BeginDuplex(session="", instructions=instructions))
-        return Talker(stream, self.clock)
-
-    async def fork(self, talker: Talker, name: str) -> Talker:
-        child = Talker(await talker.stream.fork(name), self.clock)
-        child.sequence = talker.sequence
-        return child
-
-
-@asynccontextmanager
-async def setting(**limits: float) -> AsyncIterator[Setting]:
+def echo(**limits: float) -> AbstractAsyncContextManager[Setting]:
     options = DuplexScriptOptions(
         text="one two", word_ticks=2, limits=DuplexLimits(**{"slots": 4, **limits})
     )
-    clock = Clock()
-    backend = DuplexBackend(lambda: EchoModel(options), options.limits, Here(), Pulse(), clock)
-    async with open_in_process(backend) as engine:
-        yield Setting(RemoteDuplex(engine), backend, clock)
+    return setting(EchoModel(options), options.limits)
 
 
 async def test_a_session_hears_itself_a_frame_late_and_reads_what_is_said() -> None:
-    async with setting() as here:
+    async with echo() as here:
         talker = await here.open()
         said = [await talker.talk() for _ in range(5)]
         assert [one.tick for one in said] == [0, 1, 2, 3, 4]
@@ -129,7 +55,7 @@ async def test_a_session_hears_itself_a_frame_late_and_reads_what_is_said() -> N
 
 
 async def test_a_frame_that_is_late_is_silence_and_counted() -> None:
-    async with setting() as here:
+    async with echo() as here:
         slow, quick = await here.open("slow"), await here.open("quick")
         slow.hear()
         assert (await quick.talk()).tick == 0
@@ -142,7 +68,7 @@ async def test_a_frame_that_is_late_is_silence_and_counted() -> None:
 
 
 async def test_a_frame_of_another_length_is_told_and_harms_nothing() -> None:
-    async with setting() as here:
+    async with echo() as here:
         talker = await here.open()
         talker.stream.send(FrameHeard(session="", sequence=7, pcm=b"12"))
         assert (await talker.expect(DuplexFailed)).code == "invalid_value"
@@ -150,7 +76,7 @@ async def test_a_frame_of_another_length_is_told_and_harms_nothing() -> None:
 
 
 async def test_who_does_not_fit_is_told_when_to_come_again() -> None:
-    async with setting(slots=2, parked=1, retry_after_s=7.0) as here:
+    async with echo(slots=2, parked=1, retry_after_s=7.0) as here:
         first, _ = await here.open("a"), await here.open("b")
         with pytest.raises(EngineFull) as told:
             await here.open("c")
@@ -189,7 +115,7 @@ async def test_only_so_many_are_let_in_as_a_tick_has_time_for() -> None:
 
 
 async def test_a_voice_that_is_not_there_is_refused() -> None:
-    async with setting() as here:
+    async with echo() as here:
         with pytest.raises(DuplexRefused) as refused:
             await here.duplex.open("a", BeginDuplex(session="", voice="nobody"))
         assert refused.value.code == "invalid_value"
@@ -197,7 +123,7 @@ async def test_a_voice_that_is_not_there_is_refused() -> None:
 
 
 async def test_a_prompt_is_through_before_the_session_begins_and_is_kept() -> None:
-    async with setting(gather_s=0) as here:
+    async with echo(gather_s=0) as here:
         stepper = here.backend.orders.model.stepper
         await here.open("a", "be kind")
         assert stepper.save(0).steps == len("be kind")
@@ -207,7 +133,7 @@ async def test_a_prompt_is_through_before_the_session_begins_and_is_kept() -> No
 
 
 async def test_a_comment_is_said_while_the_user_is_heard() -> None:
-    async with setting() as here:
+    async with echo() as here:
         talker = await here.open()
         await talker.talk()
         talker.stream.send(ForceText(session="", reference="r", kind="commentary", text="ok"))
@@ -219,7 +145,7 @@ async def test_a_comment_is_said_while_the_user_is_heard() -> None:
 
 
 async def test_what_is_to_be_known_goes_in_between_two_ticks() -> None:
-    async with setting() as here:
+    async with echo() as here:
         talker = await here.open()
         await talker.talk()
         talker.stream.send(ForceText(session="", reference="r", kind="thinking", text="secret"))
@@ -229,7 +155,7 @@ async def test_what_is_to_be_known_goes_in_between_two_ticks() -> None:
 
 
 async def test_an_interrupt_drops_what_was_to_be_said_and_is_silent_for_a_while() -> None:
-    async with setting() as here:
+    async with echo() as here:
         talker = await here.open()
         await talker.talk()
         talker.stream.send(ForceText(session="", reference="r", kind="commentary", text="o" * 50))
@@ -242,7 +168,7 @@ async def test_an_interrupt_drops_what_was_to_be_said_and_is_silent_for_a_while(
 
 
 async def test_a_reset_forgets_and_goes_on_counting() -> None:
-    async with setting() as here:
+    async with echo() as here:
         talker = await here.open("a", "hi")
         assert (await talker.talk()).text == " one"
         await talker.talk()
@@ -253,7 +179,7 @@ async def test_a_reset_forgets_and_goes_on_counting() -> None:
 
 
 async def test_a_fork_is_its_parent_until_their_inputs_differ() -> None:
-    async with setting() as here:
+    async with echo() as here:
         parent = await here.open("a")
         for _ in range(3):
             await parent.talk()
@@ -271,7 +197,7 @@ async def test_a_fork_is_its_parent_until_their_inputs_differ() -> None:
 
 
 async def test_a_session_that_nobody_has_can_not_be_forked() -> None:
-    async with setting() as here:
+    async with echo() as here:
         parent = await here.open("a")
         await parent.stream.aclose()
         with pytest.raises(DuplexRefused) as refused:
@@ -280,7 +206,7 @@ async def test_a_session_that_nobody_has_can_not_be_forked() -> None:
 
 
 async def test_a_session_that_was_parked_goes_on_where_it_was() -> None:
-    async with setting(slots=1) as here:
+    async with echo(slots=1) as here:
         talker = await here.open("a")
         await talker.talk()
         talker.stream.send(ParkDuplex(session=""))
@@ -298,7 +224,7 @@ async def test_a_session_that_was_parked_goes_on_where_it_was() -> None:
 
 
 async def test_a_frame_resumes_a_parked_session() -> None:
-    async with setting() as here:
+    async with echo() as here:
         talker = await here.open("a")
         await talker.talk()
         talker.stream.send(ParkDuplex(session=""))
@@ -310,7 +236,7 @@ async def test_a_frame_resumes_a_parked_session() -> None:
 
 
 async def test_a_session_without_frames_is_parked() -> None:
-    async with setting(idle_s=0.2) as here:
+    async with echo(idle_s=0.2) as here:
         talker = await here.open("a")
         await talker.talk()
         here.clock.now += 0.3
@@ -321,7 +247,7 @@ async def test_a_session_without_frames_is_parked() -> None:
 
 
 async def test_a_closed_session_leaves_its_slot() -> None:
-    async with setting(slots=1, parked=0) as here:
+    async with echo(slots=1, parked=0) as here:
         for name in "abc":
             talker = await here.open(name)
             await talker.talk()

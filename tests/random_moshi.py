@@ -1,0 +1,157 @@
+"""A folder with a small Moshi of random weights, in Kyutai's layout, at 24 kHz."""
+
+import importlib
+import io
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+WORDS = (
+    "the quick brown fox jumps over a lazy dog and says that all is well with you and me",
+    "when winter comes we walk under bright stars along frozen rivers singing old songs",
+    "bring your own coffee because everything here costs money except kindness and time",
+)
+TEXT_CARD = 48
+
+LANGUAGE: dict[str, Any] = {
+    "dim": 32,
+    "text_card": TEXT_CARD,
+    "existing_text_padding_id": 3,
+    "n_q": 8,
+    "dep_q": 4,
+    "card": 24,
+    "num_heads": 4,
+    "num_layers": 2,
+    "hidden_scale": 4.125,
+    "causal": True,
+    "layer_scale": None,
+    "context": 16,
+    "max_period": 10000,
+    "gating": "silu",
+    "norm": "rms_norm_f32",
+    "positional_embedding": "rope",
+    "depformer_dim": 16,
+    "depformer_dim_feedforward": 66,
+    "depformer_num_heads": 2,
+    "depformer_num_layers": 2,
+    "depformer_layer_scale": None,
+    "depformer_multi_linear": True,
+    "depformer_context": 4,
+    "depformer_max_period": 10000,
+    "depformer_gating": "silu",
+    "depformer_pos_emb": "none",
+    "depformer_weights_per_step": True,
+    "delays": [0, 0, 1, 1, 1, 0, 1, 1, 1],
+}
+
+MIMI: dict[str, Any] = {
+    "channels": 1,
+    "sample_rate": 24000,
+    "frame_rate": 12.5,
+    "seanet": {
+        "channels": 1,
+        "dimension": 32,
+        "causal": True,
+        "n_filters": 2,
+        "n_residual_layers": 1,
+        "activation": "ELU",
+        "compress": 2,
+        "dilation_base": 2,
+        "disable_norm_outer_blocks": 0,
+        "kernel_size": 7,
+        "residual_kernel_size": 3,
+        "last_kernel_size": 3,
+        "norm": "none",
+        "pad_mode": "constant",
+        "ratios": [8, 6, 5, 4],
+        "true_skip": True,
+    },
+    "quantizer": {
+        "dimension": 16,
+        "n_q": 6,
+        "bins": 24,
+        "input_dimension": 32,
+        "output_dimension": 32,
+    },
+    "transformer": {
+        "d_model": 32,
+        "num_heads": 4,
+        "num_layers": 2,
+        "causal": True,
+        "layer_scale": 0.01,
+        "context": 10,
+        "conv_layout": True,
+        "max_period": 10000,
+        "gating": "none",
+        "norm": "layer_norm",
+        "positional_embedding": "rope",
+        "dim_feedforward": 48,
+        "input_dimension": 32,
+        "output_dimensions": [32],
+    },
+}
+
+
+def make_random_moshi(folder: Path) -> None:
+    """Skips the test where torch, sentencepiece or the ``moshi`` package is missing."""
+    torch = pytest.importorskip("torch", reason="torch comes with duologue[moshi]")
+    pieces = pytest.importorskip("sentencepiece", reason="it comes with duologue[moshi]")
+    os.environ.setdefault("NO_TORCH_COMPILE", "1")
+    pytest.importorskip("moshi.models", reason="pip install --no-deps moshi einops")
+    from safetensors.torch import save_file
+
+    loaders: Any = importlib.import_module("moshi.models.loaders")
+    language: Any = importlib.import_module("moshi.models.lm")
+    networks = {
+        "lm.safetensors": language.LMModel(**LANGUAGE, dtype=torch.float32),
+        "codec.safetensors": loaders.get_mimi(None, MIMI, num_codebooks=4),
+    }
+    for seed, (name, network) in enumerate(networks.items()):
+        _randomize(network, seed)
+        if name == "codec.safetensors":
+            # Its sound would be beyond full scale.
+            network.decoder.model[-1].conv.conv.weight.data *= 0.01
+        tensors = {key: tensor.clone() for key, tensor in network.state_dict().items()}
+        save_file(tensors, folder / name)
+    model = io.BytesIO()
+    pieces.SentencePieceTrainer.train(
+        sentence_iterator=iter(WORDS * 20),
+        model_writer=model,
+        vocab_size=TEXT_CARD,
+        pad_id=3,
+        minloglevel=2,
+    )
+    (folder / "pieces.model").write_bytes(model.getvalue())
+    (folder / "codec.json").write_text(json.dumps(MIMI))
+    names = {
+        "moshi_name": "lm.safetensors",
+        "mimi_name": "codec.safetensors",
+        "mimi_config_name": "codec.json",
+        "tokenizer_name": "pieces.model",
+        "model_type": "moshi",
+    }
+    (folder / "config.json").write_text(json.dumps(LANGUAGE | names))
+
+
+def _randomize(network: Any, seed: int) -> None:
+    """Weights that keep signals alive, and make every part of the network matter."""
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    for name, tensor in [*network.named_parameters(), *network.named_buffers()]:
+        if not tensor.dtype.is_floating_point or "nitialized" in name or "inv_freq" in name:
+            continue
+        noise = torch.randn(tensor.shape, generator=generator)
+        if "usage" in name:
+            tensor.data.copy_(0.5 + noise.abs())
+        elif "embed" in name and "sum" in name:
+            tensor.data.copy_(noise)
+        elif "norm" in name and ("alpha" in name or "weight" in name):
+            tensor.data.copy_(1 + 0.1 * noise)
+        elif tensor.dim() == 1:
+            tensor.data.copy_(0.05 * noise)
+        else:
+            tensor.data.copy_(noise * 1.3 / tensor[0].numel() ** 0.5)
