@@ -17,7 +17,6 @@ from duologue.engines.cascade import (
     CascadeConfig,
     Parts,
     create_backend,
-    create_language,
     load_parts,
     usual_capacity,
 )
@@ -47,6 +46,7 @@ from duologue.engines.engine import (
     UtterancePart,
 )
 from duologue.engines.language import Finished, LanguageError, TextPiece
+from duologue.engines.language_choice import create_language
 from duologue.engines.llama_language import LlamaLanguage
 from duologue.engines.llama_prompts import LlamaStage
 from duologue.engines.pulse import Pulse
@@ -55,8 +55,8 @@ from duologue.engines.stand_ins import (
     StandInLanguage,
     StandInRecognizer,
     StandInSynthesizer,
-from duologue.engines.voice_backend import PiperVoice
 )
+from duologue.engines.voice_backend import PiperVoice
 from duologue.models.weights import locate
 from duologue.models.whisper import Whisper
 
