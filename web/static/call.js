@@ -26,7 +26,8 @@ export class OfferRefused extends Error {
   }
 }
 
-async function answerOf(response) {
+/** The response if it is well; throws OfferRefused. */
+export async function answerOf(response) {
   if (response.ok) return response;
   const { error } = await response.json().catch(() => ({}));
   throw new OfferRefused(response.status, error?.code, error?.message);

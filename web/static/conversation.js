@@ -228,6 +228,50 @@ export class Conversation {
     return unfinished.map((item) => item.id);
   }
 
+  // --- full duplex: words come as they are heard, and nobody's turn is told ---
+
+  /** The user said this; whether it is all of it is not known. */
+  heardOf(id, delta) {
+    const item = this.#add(id, "user");
+    item.text = (item.text + delta).trimStart();
+    item.committed = true;
+    item.final = !item.speaking;
+    this.#told.changed(item);
+  }
+
+  /** The user paused; an answer is measured from here, its words and its sound being one. */
+  fellSilent(id, endedAt) {
+    this.#change(id, (item) => {
+      item.speaking = false;
+      item.final = item.text !== "";
+      item.turn = newTurn(item, endedAt, true);
+      this.turns.push(item.turn);
+    });
+  }
+
+  /** The assistant was heard to say this. */
+  spokenBy(id, delta, now) {
+    const item = this.#add(id, "assistant");
+    const turn = this.turns.at(-1);
+    if (item.text === "" && turn && turn.assistant === null) {
+      Object.assign(turn, { assistant: id, textAt: now, audioAt: now });
+      item.turn = turn;
+    }
+    item.text = (item.text + delta).trimStart();
+    item.wholeHeard = true;
+    this.#told.changed(item);
+  }
+
+  /** No more comes of this item: one without words is no line. */
+  ended(id) {
+    const item = this.#items.get(id);
+    if (item === undefined) return;
+    item.final = true;
+    item.speaking = false;
+    if (item.text === "") this.#remove(item);
+    else this.#told.changed(item);
+  }
+
   // --- the wire ---
 
   receive(event, now) {

@@ -53,6 +53,7 @@ export function speakerCanBeChosen() {
 export class Media {
   underruns = 0;
   refusedSamples = 0;
+  callDelayMs = 0; // of the browser's own buffer in a call
   #told;
   #context = null;
   #ready = null;
@@ -144,8 +145,9 @@ export class Media {
     return this.#context?.sampleRate ?? 0;
   }
 
-  /** Milliseconds from the playout worklet to the ear, as far as the browser tells. */
-  get outputLatencyMs() {
+  /** Milliseconds until what starts now is heard, as far as the browser tells; `called`: in a call. */
+  delayMs(called) {
+    if (called) return this.callDelayMs;
     const seconds = this.#context?.outputLatency || this.#context?.baseLatency || 0;
     return seconds * 1000;
   }
@@ -260,6 +262,7 @@ export class Media {
   }
 
   unhear() {
+    this.callDelayMs = 0;
     this.#call?.source?.disconnect();
     if (this.#call) this.#call.element.srcObject = null;
     this.#call = null;

@@ -103,7 +103,8 @@ export class Panel {
     this.#page = page;
     this.#statement = statement;
     this.#changed = changed;
-    const { clean, turns, instructions, line } = preferences();
+    const { clean, turns, instructions, line, mode } = preferences();
+    if (mode) this.#fields.mode.value = mode;
     if (line) this.#fields.line.value = line;
     if (clean !== undefined) this.#fields.clean.checked = clean;
     if (turns) this.#fields.turns.value = turns;
@@ -147,6 +148,11 @@ export class Panel {
 
   get turns() {
     return this.#fields.turns.value;
+  }
+
+  /** "turns", or "duplex" for a conversation in which both may speak at once. */
+  get mode() {
+    return this.#fields.mode.value;
   }
 
   /** "auto", or "websocket" for no call. */
@@ -195,8 +201,8 @@ export class Panel {
   }
 
   #keep() {
-    const { turns, instructions, clean, line } = this;
-    const kept = { ...preferences(), turns, instructions, clean, line };
+    const { turns, instructions, clean, line, mode } = this;
+    const kept = { ...preferences(), turns, instructions, clean, line, mode };
     for (const select of ["model", "voice", "microphone", "speaker"]) {
       if (this.#fields[select].length > 0) kept[select] = this.#fields[select].value;
     }

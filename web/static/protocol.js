@@ -2,6 +2,7 @@
 
 export const RATE = 24000; // samples a second of audio/pcm, both ways
 
+const LAST_ERRORS = ["session_expired", "session_idle"]; // a close follows, and it is meant
 const QUEUED_BYTES_AT_MOST = 1 << 20; // about 16 s of base64 PCM16: then new audio is dropped
 
 /** Little-endian PCM16 as base64. */
@@ -59,6 +60,7 @@ export class Wire {
   #begins;
   #handlers = new Map();
   #begun = false;
+  #over = false; // the server has said that the session is
   #sent = 0;
 
   /** `begins`: the type of the event with which the session is there. */
@@ -72,7 +74,8 @@ export class Wire {
     this.carrier.begin({
       opened: () => this.#tell("opened", {}),
       message: (text) => this.#receive(text),
-      closed: (close) => this.#tell("closed", { ...close, begun: this.#begun }),
+      closed: ({ code, reason }) =>
+        this.#tell("closed", { code: this.#over ? 1000 : code, reason, begun: this.#begun }),
       unavailable: (reason) => this.#tell("unavailable", { reason }),
     });
   }
@@ -104,6 +107,7 @@ export class Wire {
       return;
     }
     if (event.type === this.#begins) this.#begun = true;
+    if (event.type === "session.closed" || LAST_ERRORS.includes(event.error?.code)) this.#over = true;
     this.#tell(event.type, event);
     this.#tell("*", event);
   }

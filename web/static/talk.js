@@ -3,8 +3,10 @@
 import { Call, RealtimeSignals, callIsPossible } from "./call.js";
 import { Camera, cameraIsPossible } from "./camera.js";
 import { Conversation } from "./conversation.js";
+import { Duplex } from "./duplex.js";
 import { Horizon } from "./horizon.js";
 import { Line, LineTrouble } from "./line.js";
+import { Live, LiveSignals } from "./live.js";
 import { Media, MediaTrouble, soundIsPossible } from "./media.js";
 import { Panel } from "./panel.js";
 import { Realtime } from "./protocol.js";
@@ -69,32 +71,11 @@ const conversation = new Conversation({
   changed: (item) => transcript.changed(item),
 });
 transcript.show(conversation);
-// What is told of the answer being played, by whoever plays it.
-const played = {
-  position: ({ id, playedMs, level }) => {
-    horizon.level("voice", level);
-    if (id !== null) conversation.played(id, playedMs);
-  },
-  started: (id) => {
-    talk.playing = id;
-    talk.awaiting = false;
-    if (banner.reason === "absent") banner.hide();
-    const later = line.call ? (quality.now.delayMs ?? 0) : media.outputLatencyMs;
-    conversation.audioStarted(id, now() + later);
-    show();
-  },
-  played: (id, playedMs) => {
-    conversation.played(id, playedMs, true);
-    if (talk.playing === id) talk.playing = null;
-    show();
-  },
-  rest: () => {
-    horizon.level("voice", 0);
-    show();
-  },
-};
 const media = new Media({
-  ...played,
+  position: (place) => talk.position(place),
+  started: (id) => talk.started(id),
+  played: (id, playedMs) => talk.played(id, playedMs),
+  rest: () => talk.rest(),
   frame: (frame) => {
     horizon.level("you", state.muted ? 0 : frame.level);
     talk.frame(frame);
@@ -123,7 +104,7 @@ const line = new Line({
   probe: () => panel.load(),
   told: { state: lineChanged, begun: sessionBegun, event: serverSaid, fellBack },
 });
-const talk = new Turns({
+const parts = {
   conversation,
   media,
   line,
@@ -132,8 +113,10 @@ const talk = new Turns({
   banner,
   report: attempt,
   changed: show,
-  told: played,
-});
+  level: (level) => horizon.level("voice", level),
+};
+const modes = { turns: new Turns(parts), duplex: new Duplex(parts) };
+let talk = modes[panel.mode];
 const tally = new Tally({
   conversation,
   media,
@@ -156,14 +139,25 @@ const tally = new Tally({
 /** The ways to the server, best first: a call where the browser can make one and hear it. */
 function carriers() {
   const { model, key, iceServers } = panel;
-  const socket = {
-    kind: "websocket",
-    dial: () => new Realtime(new Socket({ page, path: "v1/realtime", model, key })),
+  const duplex = talk === modes.duplex;
+  const session = duplex ? Duplex.session(panel, conversation) : null;
+  const overSocket = () => {
+    if (duplex) return new Live(new Socket({ page, path: "v1/live/sessions", key }), session);
+    return new Realtime(new Socket({ page, path: "v1/realtime", model, key }));
   };
-  if (panel.line === "websocket" || !callIsPossible() || !soundIsPossible()) return [socket];
-  const signals = () => new RealtimeSignals({ page, model, key });
-  const dial = () => new Realtime(new Call({ signals: signals(), iceServers }));
-  return [{ kind: "webrtc", dial }, socket];
+  const overCall = () => {
+    const signals = duplex
+      ? new LiveSignals({ page, key, session })
+      : new RealtimeSignals({ page, model, key });
+    const call = new Call({ signals, iceServers });
+    return duplex ? new Live(call, null) : new Realtime(call);
+  };
+  const socket = { kind: "websocket", dial: overSocket };
+  return callsAreWanted() ? [{ kind: "webrtc", dial: overCall }, socket] : [socket];
+}
+
+function callsAreWanted() {
+  return panel.line !== "websocket" && callIsPossible() && soundIsPossible();
 }
 
 // --- the line ---
@@ -234,6 +228,7 @@ function callBegun(call) {
 
 async function measure(call) {
   quality.sample(await call.stats());
+  media.callDelayMs = quality.now.delayMs ?? 0;
   tally.showLine(line.kind, quality.now, state.fellBack);
 }
 
@@ -323,6 +318,7 @@ async function keepAwake() {
 
 async function sendTyped(text) {
   if (soundIsPossible()) await media.prepare();
+  else if (talk === modes.duplex) throw new MediaTrouble("insecure");
   await talk.type(text, connect);
 }
 
@@ -356,10 +352,22 @@ async function settingChanged(what) {
     case "speaker":
       await media.chooseSpeaker(panel.speaker);
       break;
+    case "mode":
+      await changeMode();
+      break;
     default:
       if (line.state === "open" && talk.settingChanged(what)) await renew();
   }
   show();
+}
+
+/** The same conversation goes on in turns, or in full duplex. */
+async function changeMode() {
+  const open = line.state === "open";
+  await talk.interrupt();
+  if (line.state !== "closed") line.close();
+  talk = modes[panel.mode];
+  if (open) await line.connect();
 }
 
 async function renew() {
@@ -455,7 +463,7 @@ function show() {
 /** A camera is only of use in a call to a model that sees: elsewhere there is no button for it. */
 function showCamera() {
   const button = $("camera");
-  const way = carriers()[0].kind === "webrtc" && state.fellBack === "";
+  const way = callsAreWanted() && state.fellBack === "";
   button.hidden = !way || !cameraIsPossible() || (line.state === "open" && !line.call?.seen);
   button.disabled = line.call === null;
   const on = camera.track !== null;
@@ -520,7 +528,7 @@ window.duologue = tally.published(() => {
   const { userSpeaking, response, playing } = talk;
   const seen = { activity: activity(), line: line.state, trouble: banner.reason };
   const way = { kind: line.kind, fellBack, quality: quality.now, camera: camera.track !== null };
-  return { ...seen, ...way, talking, muted, userSpeaking, response, playing };
+  return { mode: panel.mode, ...seen, ...way, talking, muted, userSpeaking, response, playing };
 });
 
 await loadModels();

@@ -15,7 +15,7 @@ const now = () => performance.now();
 /**
  * Over a WebSocket the sound is played here, and an interruption is told to the server; over a call
  * the server plays out, interrupts by itself, and tells. `report` runs a promise whose failure
- * people should read about; `changed()` shows the page anew.
+ * people should read about; `changed()` shows the page anew, `level(level)` how loud the voice is.
  */
 export class Turns {
   userSpeaking = false;
@@ -30,6 +30,7 @@ export class Turns {
   #banner;
   #report;
   #changed;
+  #level;
   #playhead;
   #clock = new SpeechClock();
   #interrupts = true;
@@ -38,7 +39,7 @@ export class Turns {
   #responseDone = null;
   #frames = []; // captured and not sent yet
 
-  constructor({ conversation, media, line, panel, counters, banner, report, changed, told }) {
+  constructor({ conversation, media, line, panel, counters, banner, report, changed, level }) {
     this.#conversation = conversation;
     this.#media = media;
     this.#line = line;
@@ -47,11 +48,8 @@ export class Turns {
     this.#banner = banner;
     this.#report = report;
     this.#changed = changed;
-    this.#playhead = new Playhead({
-      now,
-      level: () => media.heardLevel,
-      told: { ...told, cut: (id, playedMs) => this.#cutByServer(id, playedMs) },
-    });
+    this.#level = level;
+    this.#playhead = new Playhead({ now, level: () => media.heardLevel, told: this });
   }
 
   get busy() {
@@ -174,6 +172,37 @@ export class Turns {
     else this.#banner.say("The server did not accept something.", error.message);
   }
 
+  // --- what is played, whoever plays it ---
+
+  position({ id, playedMs, level }) {
+    this.#level(level);
+    if (id !== null) this.#conversation.played(id, playedMs);
+  }
+
+  started(id) {
+    this.playing = id;
+    this.awaiting = false;
+    if (this.#banner.reason === "absent") this.#banner.hide();
+    this.#conversation.audioStarted(id, now() + this.#media.delayMs(this.#line.call !== null));
+    this.#changed();
+  }
+
+  played(id, playedMs) {
+    this.#conversation.played(id, playedMs, true);
+    if (this.playing === id) this.playing = null;
+    this.#changed();
+  }
+
+  rest() {
+    this.#level(0);
+    this.#changed();
+  }
+
+  /** The server has cut off what it played. */
+  cut(id, playedMs) {
+    if (this.#line.call !== null) this.#conversation.cut(id, playedMs);
+  }
+
   // --- speaking ---
 
   /** 20 ms of the microphone. */
@@ -224,10 +253,6 @@ export class Turns {
     if (cut.length > 0) this.#counters.interruptions += 1;
     this.playing = null;
     this.#changed();
-  }
-
-  #cutByServer(id, playedMs) {
-    if (this.#line.call !== null) this.#conversation.cut(id, playedMs);
   }
 
   /** What an earlier session said is mere text to this one, which can't truncate it. */
