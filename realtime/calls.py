@@ -82,7 +82,11 @@ class Calls:
     ) -> bool | None:
         assert self._tasks is not None
         self._tasks.cancel_scope.cancel()
-        return await self._tasks.__aexit__(kind, error, trace)
+        try:
+            return await self._tasks.__aexit__(kind, error, trace)
+        finally:
+            if self._settings.ice.shared is not None:
+                self._settings.ice.shared.close()
 
     def peer(self, choice: Choice, listener: PeerListener) -> RtcPeer:
         """A connection for an offer; whoever asks for it takes it down."""

@@ -20,6 +20,8 @@ from aioice.candidate import candidate_foundation, candidate_priority
 from aioice.ice import StunProtocol, relayed_candidate, server_reflexive_candidate
 from aiortc.rtcicetransport import RTCIceGatherer
 
+from duologue.realtime.shared_port import SharedPort
+
 LOOPBACK: Final = "127.0.0.1"
 RECEIVE_BUFFER: Final = 1024 * 1024
 """Bytes that the kernel may hold for a socket while the event loop is busy."""
@@ -35,13 +37,15 @@ class NoPortFree(OSError):
 class IceSettings:
     """``addresses``: of this machine, to gather on; ``None`` for all but loopback.
 
-    ``ports``: UDP ports to use, both ends included; ``None`` for any. ``public_address``: where a
+    ``ports``: UDP ports to use, both ends included; ``None`` for any. ``shared``: one port for
+    all calls instead. ``public_address``: where a
     NAT in front of this machine is reached; it keeps port numbers. ``stun`` and ``turn`` are host
     and port. Times are in seconds.
     """
 
     addresses: tuple[str, ...] | None = None
     ports: tuple[int, int] | None = None
+    shared: SharedPort | None = None
     public_address: str | None = None
     stun: tuple[str, int] | None = None
     turn: tuple[str, int] | None = None
@@ -72,14 +76,9 @@ class IceAgent(aioice.Connection):
         settings = self._settings
         # A machine without a network still has callers of its own.
         chosen = settings.addresses or addresses or (LOOPBACK,)
-        sockets = bind_all(chosen, settings.ports)
         found: list[aioice.Candidate] = []
-        loop = asyncio.get_running_loop()
-        for bound in sockets:
-            _, protocol = await loop.create_datagram_endpoint(
-                lambda: StunProtocol(self), sock=bound
-            )
-            host, port = bound.getsockname()[:2]
+        for protocol in await self._open(chosen):
+            host, port = protocol.transport.get_extra_info("sockname")[:2]
             protocol.local_candidate = aioice.Candidate(
                 foundation=candidate_foundation("host", "udp", host),
                 component=component,
@@ -92,6 +91,22 @@ class IceAgent(aioice.Connection):
             found.append(protocol.local_candidate)
             self._protocols.append(protocol)
         return found + await self._ask_servers(component)
+
+    async def _open(self, addresses: Sequence[str]) -> list[StunProtocol]:
+        """What packets come and go by, on each address."""
+        if self._settings.shared is not None:
+            try:
+                return await self._settings.shared.join(self, addresses)
+            except OSError as error:
+                raise NoPortFree(f"port {self._settings.shared.port}: {error}") from None
+        opened: list[StunProtocol] = []
+        loop = asyncio.get_running_loop()
+        for bound in bind_all(addresses, self._settings.ports):
+            _, protocol = await loop.create_datagram_endpoint(
+                lambda: StunProtocol(self), sock=bound
+            )
+            opened.append(protocol)
+        return opened
 
     async def _ask_servers(self, component: int) -> list[aioice.Candidate]:
         """What STUN and TURN servers say, as far as they say it in time."""

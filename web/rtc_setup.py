@@ -9,11 +9,12 @@ from aiortc.rtcicetransport import parse_stun_turn_uri
 from duologue.realtime.http_wire import IceServer
 from duologue.realtime.ice_agent import IceSettings
 from duologue.realtime.rtc_peer import PeerSettings
+from duologue.realtime.shared_port import SharedPort
 from duologue.realtime.video_receiver import CameraSettings
 from duologue.web.settings import Settings, SettingsError
 
 _EVERYWHERE: Final = ("0.0.0.0", "::", "")
-_PORTS: Final = re.compile(r"(\d{1,5})-(\d{1,5})")
+_PORTS: Final = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?")
 
 
 def peer_settings(settings: Settings) -> PeerSettings:
@@ -30,10 +31,15 @@ def peer_settings(settings: Settings) -> PeerSettings:
     if turn is None and (settings.turn_username or settings.turn_password):
         raise SettingsError("turn_username and turn_password have no meaning without turn_server")
     stun = _server("stun_server", settings.stun_server)
+    ports = _ports(settings.rtc_ports)
+    shared = None
+    if ports is not None and ports[0] == ports[1]:
+        shared = SharedPort(ports[0])
     return PeerSettings(
         IceSettings(
             addresses=addresses,
-            ports=_ports(settings.rtc_ports),
+            ports=ports if shared is None else None,
+            shared=shared,
             public_address=_address(settings.rtc_address),
             stun=None if stun is None else (stun["host"], stun["port"]),
             turn=None if turn is None else (turn["host"], turn["port"]),
@@ -77,9 +83,10 @@ def _ports(text: str | None) -> tuple[int, int] | None:
     if text is None:
         return None
     match = _PORTS.fullmatch(text)
-    if match is None or not 0 < int(match[1]) <= int(match[2]) <= 65_535:
-        raise SettingsError(f"rtc_ports must be two ports, as 40000-40100, not {text!r}")
-    return int(match[1]), int(match[2])
+    low, high = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+    if not 0 < low <= high <= 65_535:
+        raise SettingsError(f"rtc_ports must be one port or two, as 40000-40100, not {text!r}")
+    return low, high
 
 
 def _address(text: str | None) -> str | None:

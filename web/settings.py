@@ -158,7 +158,9 @@ class Settings:
         high=10,
     )
     rtc_ports: str | None = declare(
-        None, "UDP ports for calls, as 40000-40100, one for each call; any if not set", _RTC
+        None,
+        "UDP ports for calls, as 40000-40100, one for each call, or one for all; any if not set",
+        _RTC,
     )
     rtc_address: str | None = declare(
         None,

@@ -17,6 +17,7 @@ from duologue.engines.script import Clause, Reply
 from duologue.realtime.ice_agent import IceSettings
 from duologue.realtime.rtc_peer import PeerSettings
 from duologue.web.settings import Settings
+from load_tests.server import free_port
 from tests.caller import Loud, calling, without_candidates
 
 pytestmark = pytest.mark.anyio
@@ -312,6 +313,22 @@ async def test_without_a_free_port_a_call_is_put_off(open_house: OpenHouse) -> N
             response = await http.post("/v1/realtime/calls", content=offer, headers=SDP)
             assert await refused(response) == (503, "no_port_free")
             await emptied(house)
+
+
+async def test_calls_at_once_share_a_port_where_there_is_only_one(open_house: OpenHouse) -> None:
+    settings = Settings(engine="scripted", rtc_ports=str(free_port()))
+    async with open_house(settings, replies=(SHORT,)) as house, house.http() as http:
+        async with calling() as one, calling() as other:
+            async with anyio.create_task_group() as tasks:
+                for caller in (one, other):
+                    tasks.start_soon(caller.dial, http)
+            for caller in (one, other):
+                caller.ask("Are you there?")
+            for caller in (one, other):
+                await caller.until(caller.heard)
+                answer = caller.connection.remoteDescription.sdp
+                assert f" {settings.rtc_ports} typ host" in answer
+        await emptied(house)
 
 
 # -- a later offer --------------------------------------------------------------------------

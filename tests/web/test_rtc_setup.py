@@ -10,6 +10,13 @@ def ice(**settings):
     return peer_settings(Settings(**settings)).ice
 
 
+def test_a_single_port_is_shared_by_all_calls() -> None:
+    for text in ("40000", "40000-40000"):
+        made = ice(rtc_ports=text)
+        assert made.ports is None
+        assert made.shared is not None and made.shared.port == 40_000
+
+
 @pytest.mark.parametrize(
     ("host", "addresses"),
     [
@@ -41,7 +48,8 @@ def test_servers_have_defaults_for_what_they_leave_out():
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("rtc_ports", "40000"),
+        ("rtc_ports", "40000-"),
+        ("rtc_ports", "0"),
         ("rtc_ports", "9-1"),
         ("rtc_ports", "1-70000"),
         ("rtc_address", "example.org"),
