@@ -1,0 +1,215 @@
+"""LiveKit's full-duplex model of OpenAI, unmodified, through what it does with a Live session.
+
+Run it with an interpreter that has ``livekit-plugins-openai``::
+
+    python livekit_live_client.py http://127.0.0.1:8765 question.wav
+
+It prints each step and ends with 0, or with the first thing that went wrong.
+"""
+
+import asyncio
+import logging
+import sys
+import wave
+from collections.abc import Callable
+from typing import Any
+
+from livekit import rtc
+from livekit.agents import llm
+from livekit.plugins.openai.realtime import GPTLiveModel
+
+PATIENCE = 20.0
+FRAME_MS = 20
+
+
+class Trouble(Exception):
+    """Something did not happen, or went wrong on the client's side."""
+
+
+class LogWatch(logging.Handler):
+    """Keeps what the plugin logs as a warning or worse."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.records: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(f"{record.levelname} {record.name}: {record.getMessage()}")
+
+
+@llm.function_tool
+async def get_weather(city: str) -> str:
+    """The weather of a city."""
+    return f"It rains in {city}."
+
+
+class Conversation:
+    """One session, everything that it told its application, and a microphone in real time."""
+
+    def __init__(
+        self, tasks: asyncio.TaskGroup, url: str, speech: bytes, rate: int, **options: Any
+    ) -> None:
+        self.model = GPTLiveModel(base_url=f"{url}/v1", api_key="any", **options)
+        self.session = self.model.session()
+        self.events: dict[str, list[Any]] = {}
+        self.audible = 0
+        self.longest_gap = 0.0
+        self.speech, self.rate = speech, rate
+        self._waiting = b""
+        for name in (
+            "error",
+            "input_speech_started",
+            "input_speech_stopped",
+            "input_audio_transcription_completed",
+            "transcript_delta",
+            "function_call",
+            "delegation_created",
+            "openai_server_event_received",
+        ):
+            self.session.on(name, self._note(name))  # type: ignore[arg-type]
+        self._tasks = [tasks.create_task(self._listen()), tasks.create_task(self._speak())]
+
+    def _note(self, name: str) -> Callable[[Any], None]:
+        return lambda event: self.events.setdefault(name, []).append(event)
+
+    async def _listen(self) -> None:
+        before = None
+        async for duplex in self.session.audio_stream:
+            now = asyncio.get_running_loop().time()
+            if before is not None:
+                self.longest_gap = max(self.longest_gap, now - before)
+            before = now
+            self.audible += any(duplex.frame.data.tobytes())
+
+    async def _speak(self) -> None:
+        size = self.rate * FRAME_MS // 1000 * 2
+        due = asyncio.get_running_loop().time()
+        while True:
+            data, self._waiting = self._waiting[:size], self._waiting[size:]
+            data = data.ljust(size, b"\0")
+            self.session.push_audio(rtc.AudioFrame(data, self.rate, 1, size // 2))
+            due += FRAME_MS / 1000
+            await asyncio.sleep(max(0.0, due - asyncio.get_running_loop().time()))
+
+    def say(self) -> None:
+        self._waiting += self.speech
+
+    def server_events(self, kind: str) -> list[dict[str, Any]]:
+        seen = self.events.get("openai_server_event_received", [])
+        return [event for event in seen if event.get("type") == kind]
+
+    def said(self) -> str:
+        return "".join(event.text for event in self.events.get("transcript_delta", []))
+
+    async def until(self, what: str, condition: Callable[[], object]) -> None:
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while not condition():
+                    await asyncio.sleep(0.01)
+        except TimeoutError:
+            raise Trouble(f"no {what}; errors: {self.events.get('error')}") from None
+
+    async def configure(self, *messages: str, tools: Any = ()) -> None:
+        context = llm.ChatContext.empty()
+        for text in messages:
+            context.add_message(role="user", content=text)
+        await self.session._update_session(
+            instructions="Be brief.", chat_ctx=context, tools=list(tools)
+        )
+        await self.until("start", lambda: self.server_events("session.started"))
+
+    async def close(self) -> None:
+        if errors := self.events.get("error"):
+            raise Trouble(f"errors: {errors}")
+        await self.session.aclose()
+        closed = self.server_events("session.closed")
+        if [event["reason"] for event in closed] != ["close_requested"]:
+            raise Trouble(f"closed: {closed}")
+        for task in self._tasks:
+            task.cancel()
+        await self.model.aclose()
+
+
+async def spoken_turn(tasks: asyncio.TaskGroup, url: str, speech: bytes, rate: int) -> None:
+    talk = Conversation(tasks, url, speech, rate)
+    await talk.configure("My name is Ada.")
+    talk.say()
+    await talk.until("transcript", lambda: talk.events.get("input_audio_transcription_completed"))
+    await talk.until("sound", lambda: talk.audible > 10)
+    await talk.until("words", talk.said)
+    await talk.until(
+        "end of the turn",
+        lambda: any(e.is_final for e in talk.events["input_audio_transcription_completed"]),
+    )
+    await talk.close()
+
+
+async def tool_turn(tasks: asyncio.TaskGroup, url: str, speech: bytes, rate: int) -> None:
+    talk = Conversation(tasks, url, speech, rate)
+    await talk.configure('Use get_weather {"city": "Oslo"}', tools=[get_weather])
+    talk.session._generate_reply(instructions="Answer now.")
+    await talk.until("call", lambda: talk.events.get("function_call"))
+    [call] = talk.events["function_call"]
+    output = llm.FunctionCallOutput(
+        call_id=call.call_id, name="get_weather", output="It rains in Oslo.", is_error=False
+    )
+    await talk.session._append_items([output])
+    await talk.until("what the tool said", lambda: "It rains in Oslo." in talk.said())
+    await talk.close()
+
+
+async def speaking_first_and_being_muted(
+    tasks: asyncio.TaskGroup, url: str, speech: bytes, rate: int
+) -> None:
+    talk = Conversation(tasks, url, speech, rate, delegation="client")
+    await talk.configure()
+    talk.session.append_instructions("Never be rude.")
+    talk.session.append_thinking("It is late.")
+    talk.session.append_commentary("Greet the user.")
+    await talk.until("sound", lambda: talk.audible > 5)
+    talk.session.mute_input()
+    await talk.until("mute", lambda: talk.server_events("session.input_audio.muted"))
+    talk.session.unmute_input()
+    await talk.until("unmute", lambda: talk.server_events("session.input_audio.unmuted"))
+    for kind in ("instructions", "thinking", "commentary"):
+        await talk.until(kind, lambda kind=kind: talk.server_events(f"session.{kind}.appended"))
+    await talk.close()
+
+
+async def interruption(tasks: asyncio.TaskGroup, url: str, speech: bytes, rate: int) -> None:
+    talk = Conversation(tasks, url, speech, rate)
+    await talk.configure("Give me a long answer.")
+    talk.session._generate_reply()
+    await talk.until("sound", lambda: talk.audible > 25)
+    talk.say()
+    await talk.until("speech", lambda: talk.events.get("input_speech_started"))
+    await talk.until("end", lambda: talk.events.get("input_speech_stopped"))
+    if "the tenth" in talk.said():
+        raise Trouble("the interrupted answer went on to its end")
+    await talk.close()
+
+
+STEPS = (spoken_turn, tool_turn, speaking_first_and_being_muted, interruption)
+
+
+async def main(url: str, path: str) -> None:
+    with wave.open(path) as file:
+        rate = file.getframerate()
+        speech = file.readframes(file.getnframes())
+    for step in STEPS:
+        watch = LogWatch()
+        logging.getLogger().addHandler(watch)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                await step(tasks, url, speech, rate)
+        except* (Trouble, llm.RealtimeError, TimeoutError) as error:
+            sys.exit(f"{step.__name__}: {error.exceptions!r}\n" + "\n".join(watch.records))
+        finally:
+            logging.getLogger().removeHandler(watch)
+        if watch.records:
+            sys.exit(f"{step.__name__}: it logged\n" + "\n".join(watch.records))
+        print(f"{step.__name__}: ok", flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], sys.argv[2]))
