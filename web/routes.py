@@ -48,6 +48,7 @@ from duologue.web.auth import SUBPROTOCOL, Denial, Grant
 from duologue.web.call_routes import call_routes, no_call
 from duologue.web.completions import completion_routes
 from duologue.web.live_routes import LIVE_PATHS, live_routes
+from duologue.web.moshi_routes import moshi_routes
 from duologue.web.rtc_setup import ice_servers
 from duologue.web.service import Service
 
@@ -236,6 +237,7 @@ def routes() -> list[BaseRoute]:
         ),
         *(route for path in REALTIME_PATHS for route in call_routes(f"{path}/calls")),
         *(route for path in LIVE_PATHS for route in live_routes(path)),
+        *moshi_routes(),
         *completion_routes(),
         *(WebSocketRoute(path, realtime) for path in REALTIME_PATHS),
     ]

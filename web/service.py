@@ -2,7 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
+from duologue.engines.duplex_stream import DuplexPlaces, RemoteDuplex
 from duologue.engines.engine import BatchEngine, EngineSpec, EngineUnavailable
 from duologue.realtime.calls import Calls
 from duologue.realtime.live_sessions import LiveSessions
@@ -13,6 +15,10 @@ from duologue.web.metrics import Metrics
 from duologue.web.settings import Settings
 
 
+class ServedEngine(BatchEngine, DuplexPlaces, Protocol):
+    """Both kinds of engines; the spec says which one it is."""
+
+
 @dataclass(frozen=True, slots=True)
 class Service:
     """``trouble``: why the engine is not ready, in words for the operator; empty when unknown."""
@@ -20,7 +26,7 @@ class Service:
     settings: Settings
     gate: Gate
     registry: SessionRegistry
-    engine: BatchEngine
+    engine: ServedEngine
     clock: Clock
     metrics: Metrics
     calls: Calls
@@ -33,10 +39,17 @@ class Service:
         return self.engine.spec
 
     @property
+    def duplex(self) -> RemoteDuplex:
+        """The frame-locked model; none of its sessions can be opened where there is none."""
+        return RemoteDuplex(self.engine)
+
+    @property
     def kind(self) -> str:
         """What the models are, as ``/v1/models`` tells it."""
-        if self.settings.engine == "scripted":
+        if self.settings.engine in ("scripted", "scripted-duplex"):
             return "scripted"
+        if self.settings.engine == "moshi":
+            return "duplex"
         return "chat" if self.settings.chat_url is not None else "cascade"
 
     @property

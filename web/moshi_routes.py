@@ -1,0 +1,95 @@
+"""``/api/chat``: where Moshi's and PersonaPlex' own clients connect."""
+
+import logging
+from pathlib import PurePath
+from typing import Final
+
+import anyio
+from starlette.routing import BaseRoute, WebSocketRoute
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from duologue.engines.duplex import BeginDuplex, DuplexStream
+from duologue.engines.duplex_stream import DuplexRefused
+from duologue.engines.engine import EngineLost
+from duologue.realtime.http_wire import encode_http_error
+from duologue.realtime.moshi_chat import LOST, MoshiChat
+from duologue.realtime.moshi_wire import read_choice
+from duologue.sessions.registry import Draining, new_id
+from duologue.web.access import NO_PLACE, admit, denied, json_response, refusal, service_of
+from duologue.web.auth import Denial
+from duologue.web.service import Service
+
+_FAREWELL_SECONDS: Final = 5.0
+
+logger = logging.getLogger(__name__)
+
+
+async def chat(websocket: WebSocket) -> None:
+    service = service_of(websocket)
+    grant = admit(service, websocket.headers, [])
+    if isinstance(grant, Denial):
+        await websocket.send_denial_response(denied(service, grant))
+        return
+    try:
+        begin = _begin(websocket, service)
+    except ValueError as error:
+        body = encode_http_error(str(error), "invalid_request_error", "invalid_value")
+        await websocket.send_denial_response(json_response(body, 400))
+        return
+    await websocket.accept()
+    try:
+        await _converse(websocket, service, begin)
+    except WebSocketDisconnect:
+        return
+    except Exception:
+        logger.exception("a conversation failed")
+        await _close(websocket, LOST, "the session failed")
+
+
+def _begin(websocket: WebSocket, service: Service) -> BeginDuplex:
+    """What the query asks for. Raises ValueError.
+
+    Clients name voices by their files; one that is not there is the default's.
+    """
+    query = websocket.query_params
+    voice = PurePath(query.get("voice_prompt", "")).stem
+    known = service.spec.voices if service.engine.ready else ()
+    return BeginDuplex(
+        session="",
+        voice=voice if voice in known else "",
+        instructions=query.get("text_prompt", ""),
+        choice=read_choice(query),
+    )
+
+
+async def _converse(websocket: WebSocket, service: Service, begin: BeginDuplex) -> None:
+    stream: DuplexStream | None = None
+    try:
+        if service.registry.draining:
+            raise Draining("the server is restarting")
+        spec = service.duplex.spec
+        stream = await service.duplex.open(new_id("chat"), begin)
+        service.metrics.opened()
+        await _close(websocket, *await MoshiChat(websocket, stream, spec).talk())
+    except NO_PLACE as error:
+        refused = refusal(error)
+        service.metrics.refused(type(error).__name__)
+        await _close(websocket, refused.close, refused.message)
+    except (DuplexRefused, EngineLost) as error:
+        await _close(websocket, LOST, str(error))
+    finally:
+        if stream is not None:
+            with anyio.CancelScope(shield=True):
+                await stream.aclose()
+
+
+async def _close(websocket: WebSocket, code: int, reason: str) -> None:
+    try:
+        with anyio.move_on_after(_FAREWELL_SECONDS):
+            await websocket.close(code, reason[:120])
+    except (WebSocketDisconnect, RuntimeError, OSError):
+        return
+
+
+def moshi_routes() -> list[BaseRoute]:
+    return [WebSocketRoute("/api/chat", chat)]
