@@ -10,10 +10,14 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
 _FREE = b"free"
-_GRACE_SECONDS = 0.5
-"""For children that notice the end by themselves."""
+_GRACE_SECONDS = 3.0
+"""For processes that end in order when they are asked to: Python's resource tracker, which is one
+of them, then removes what they leave in shared memory."""
+
+_POLL_SECONDS = 0.05
 
 
 class Leash:
@@ -39,23 +43,22 @@ class Leash:
         pipe = self._process.stdin
         assert pipe is not None
         if not pipe.closed:
-            try:
+            with suppress(BrokenPipeError):
                 pipe.write(_FREE)
                 pipe.close()
-            except BrokenPipeError:
-                pass
             self._process.wait()
 
 
 def main(group: int) -> None:
-    """Wait for the holder's end; kill its group unless it was freed."""
+    """Wait for the holder's end; end its group unless it was freed."""
     if sys.stdin.buffer.read() == _FREE:
         return
-    time.sleep(_GRACE_SECONDS)
-    try:
+    with suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGTERM)
+        for _ in range(round(_GRACE_SECONDS / _POLL_SECONDS)):
+            time.sleep(_POLL_SECONDS)
+            os.killpg(group, 0)
         os.killpg(group, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
 
 
 if __name__ == "__main__":

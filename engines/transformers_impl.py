@@ -4,6 +4,7 @@ Nothing here is asynchronous, and nothing waits for anybody else.
 """
 
 import copy
+import inspect
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -178,6 +179,8 @@ class Generating:
         settings = model.generation_config
         self._ends = _ends(settings, tokenizer)
         self._warpers, self._random = _choosing(settings, choice, model.device)
+        takes = inspect.signature(model.forward).parameters
+        self._cache_name = "cache" if "cache" in takes else "past_key_values"
         self._slice = SLICE if model.device.type == "cpu" else GPU_SLICE
         self.prompted = len(self._tokens)
         self.cached = self._keep(min(common_prefix(memory.tokens, self._tokens), len(tokens) - 1))
@@ -194,11 +197,10 @@ class Generating:
         piece = self._tokens[begin : begin + self._slice]
         output = self._model(
             input_ids=torch.tensor([piece], device=self._model.device),
-            past_key_values=memory.cache,
             use_cache=True,
             logits_to_keep=1,
+            **{self._cache_name: memory.cache},
         )
-        memory.cache = output.past_key_values
         memory.tokens.extend(piece)
         if begin < self.prompted:
             self.evaluated += len(piece)
@@ -230,7 +232,7 @@ class Generating:
             if not _croppable(memory.cache):
                 memory.cache, length = DynamicCache(config=self._model.config), 0
             else:
-                memory.cache.crop(length)
+                memory.cache.crop(length - len(memory.tokens))
         del memory.tokens[length:]
         return length
 

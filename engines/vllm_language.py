@@ -32,14 +32,13 @@ from duologue.engines.template_prompts import (
     pictures,
     template_prompt,
 )
-from duologue.engines.vllm_impl import (
+from duologue.engines.vllm_contract import (
     Ask,
+    CallParser,
     Delta,
     Generator,
     ParsedCall,
     Prompt,
-    TextParser,
-    VllmEngine,
     VllmError,
 )
 from duologue.engines.vllm_stage import VllmStage
@@ -49,6 +48,13 @@ HEALTH_SECONDS = 0.25
 """Between two looks at whether vLLM's process is alive."""
 
 log = logging.getLogger(__name__)
+
+
+def load_engine(stage: VllmStage) -> Generator:
+    """vLLM with the stage's model; see :class:`VllmEngine` for what it raises."""
+    from duologue.engines.vllm_impl import VllmEngine
+
+    return VllmEngine(stage)
 
 
 class VllmLanguage:
@@ -62,10 +68,10 @@ class VllmLanguage:
         self,
         stage: VllmStage,
         pulse: Pulse,
-        load: Callable[[VllmStage], Generator] = VllmEngine,
+        load: Callable[[VllmStage], Generator] | None = None,
     ) -> None:
         self._stage = stage
-        self._load = load
+        self._load = load or load_engine
         self._engine: Generator | None = None
         self._beat = _Beat(pulse)
         self._numbers = itertools.count()
@@ -206,7 +212,7 @@ class VllmLanguage:
         except (VllmError, ValueError) as error:
             raise LanguageError.of("engine_error", str(error)) from error
 
-    def _parser(self, request: ResponseRequest) -> TextParser | None:
+    def _parser(self, request: ResponseRequest) -> CallParser | None:
         tools = template_prompt(request, knows_tools=True).tools
         return self._loaded.parser(tools, "auto")
 
@@ -250,7 +256,7 @@ class _Answer:
         self,
         deltas: AsyncGenerator[Delta, None],
         request: ResponseRequest,
-        parser: TextParser | None,
+        parser: CallParser | None,
         prompt: list[int],
         beat: _Beat,
     ) -> None:
