@@ -9,7 +9,7 @@ import anyio.to_thread
 
 from duologue.engines.fairness import FairQueue, Rank, Ticket
 from duologue.engines.live_calls import LiveCalls
-from duologue.engines.pulse import Pulse
+from duologue.engines.pulse import Pulse, Stopwatch
 
 T = TypeVar("T")
 
@@ -17,9 +17,12 @@ T = TypeVar("T")
 class Turnstile:
     """Lets `width` through at a time. Used on one event loop; :meth:`outranked` from any thread."""
 
-    def __init__(self, width: int = 1, live: LiveCalls | None = None) -> None:
-        """`live` is told of every :meth:`turn`, from before it waits."""
+    def __init__(
+        self, width: int = 1, live: LiveCalls | None = None, waits: Stopwatch | None = None
+    ) -> None:
+        """`live` is told of every :meth:`turn`, from before it waits; `waits`, how long it did."""
         self._live = live or LiveCalls()
+        self._waits = waits or Stopwatch()
         self._queue = FairQueue()
         self._waiting: dict[Ticket, anyio.Event] = {}
         self._room = width
@@ -71,7 +74,9 @@ class Turnstile:
     @asynccontextmanager
     async def turn(self, key: Hashable, rank: Rank) -> AsyncIterator[None]:
         with self._live.call():
+            asked = anyio.current_time()
             await self.enter(key, rank)
+            self._waits.add(anyio.current_time() - asked)
             try:
                 yield
             finally:
@@ -82,7 +87,7 @@ class ModelThread:
     """Calls into one model: off the event loop, one at a time, counted by the pulse."""
 
     def __init__(self, pulse: Pulse) -> None:
-        self.turnstile = Turnstile(live=pulse.live)
+        self.turnstile = Turnstile(live=pulse.live, waits=pulse.waits)
         self._pulse = pulse
         self._limiter = anyio.CapacityLimiter(1)
 

@@ -27,6 +27,7 @@ from duologue.web.cascade_setup import cascade_config
 from duologue.web.deployment_setup import deployment_plan, workforce
 from duologue.web.duplex_setup import duplex_script, moshi_options
 from duologue.web.language_setup import ready_seconds
+from duologue.web.metrics import Metrics
 from duologue.web.routes import ERROR_HANDLERS, routes
 from duologue.web.rtc_setup import peer_settings
 from duologue.web.security import SecurityHeaders
@@ -66,11 +67,7 @@ def create_app(settings: Settings) -> Starlette:
             "Conversations that the workers which are ready hold.",
             lambda: engine.capacity,
         )
-        metrics.watch(
-            "duologue_worker_restarts",
-            "Restarts of the workers.",
-            lambda: sum(supervisor.restarts for supervisor in supervisors),
-        )
+        metrics.watch_workers(supervisors)
         metrics.watch(
             "duologue_batch_requests",
             "Requests in the batch lane, waiting or running.",

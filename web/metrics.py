@@ -1,6 +1,7 @@
 """Figures for Prometheus, derived from what happens in sessions."""
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Sequence
 from typing import Final, Literal
 
 from prometheus_client import (
@@ -19,8 +20,13 @@ from duologue.realtime.server_wire import EVENT_TYPES
 from duologue.sessions import effects, events
 from duologue.sessions.effects import Effect
 from duologue.sessions.events import Event
+from duologue.sessions.turn_times import AnswerTimes, TurnTimes, TurnWatch
+from duologue.web.worker_figures import Watched, WorkerFigures
+
+log = logging.getLogger(__name__)
 
 _SECONDS: Final = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.75, 0.9, 1.1, 1.4, 2.0, 3.0, 5.0, 10.0)
+_SECONDS_OF_STEPS: Final = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0)
 _CLIENT_EVENTS: Final[dict[type[Event], str]] = {
     events.UpdateSession: "session.update",
     events.CommitAudio: "input_audio_buffer.commit",
@@ -66,16 +72,52 @@ class Metrics:
         self._completions = self._counter(
             "duologue_completions", "Requests for chat completions, ended.", ("outcome",)
         )
-        self._first_audio = Histogram(
+        self._first_audio = self._histogram(
             "duologue_first_audio_seconds",
             "From the end of the user's speech, as it was noticed, to the first audio sent.",
-            buckets=_SECONDS,
-            registry=self._registry,
+            _SECONDS,
+        )
+        self._interruptions = self._counter(
+            "duologue_interruptions", "Responses cut short, by speech or by the client.", ("by",)
+        )
+        self._gaps = self._counter(
+            "duologue_audio_gaps", "Pauses in which a listener had nothing left to play.", ()
+        )
+        self._gap_seconds = self._counter(
+            "duologue_audio_gap_seconds", "How long those pauses were.", ()
+        )
+        self._first_text = self._histogram(
+            "duologue_engine_first_text_seconds",
+            "From the request for an answer in text to its first piece (TTFT).",
+            _SECONDS_OF_STEPS,
+        )
+        self._token = self._histogram(
+            "duologue_engine_token_seconds",
+            "Of an answer in text: seconds a token after the first (TPOT).",
+            _SECONDS_OF_STEPS,
+        )
+        self._first_speech = self._histogram(
+            "duologue_engine_first_speech_seconds",
+            "From the request for a spoken answer to its first speech (TTFP).",
+            _SECONDS_OF_STEPS,
+        )
+        self._real_time = self._histogram(
+            "duologue_engine_real_time_ratio",
+            "Seconds that a spoken answer took the engine, over seconds of speech (RTF).",
+            (0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.0, 1.1, 1.5, 2.0, 5.0),
         )
         self._stopped: dict[str, float] = {}
+        self._watches: dict[str, TurnWatch] = {}
 
     def _counter(self, name: str, text: str, labels: tuple[str, ...]) -> Counter:
         return Counter(name, text, labels, registry=self._registry)
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(name, text, buckets=buckets, registry=self._registry)
+
+    def watch_workers(self, workers: Sequence[Watched]) -> None:
+        """What the workers report of themselves."""
+        self._registry.register(WorkerFigures(workers))
 
     def watch(self, name: str, text: str, value: Callable[[], float]) -> None:
         """A gauge that is asked when the figures are."""
@@ -119,7 +161,11 @@ class Metrics:
         if counter is not None:
             counter.inc()
         elif isinstance(event, events.CleanedUp):
-            self._stopped.pop(session_id, None)
+            self._forget(session_id)
+        elif (watch := self._watches.get(session_id)) is not None:
+            answer = watch.event(event, now)
+            if answer is not None:
+                self._answered(answer)
 
     def effect(self, session_id: str, effect: Effect, now: float) -> None:
         counter = self._sent.get(type(effect))
@@ -133,14 +179,44 @@ class Metrics:
                     self._first_audio.observe(now - stopped)
             case effects.SpeechStopped():
                 self._stopped[session_id] = now
-            case effects.SpeechStarted() | effects.CleanUp():
+            case effects.SpeechStarted():
                 self._stopped.pop(session_id, None)
+            case effects.CleanUp():
+                self._forget(session_id)
+                return
             case effects.ErrorReported():
                 self._errors.labels(effect.error.code).inc()
             case effects.ResponseDone():
                 self._responses.labels(effect.response.status).inc()
             case _:
                 pass
+        watch = self._watches.get(session_id)
+        if watch is None and isinstance(effect, effects.SpeechStopped | effects.ToEngine):
+            watch = self._watches[session_id] = TurnWatch()
+        turn = watch.effect(effect, now) if watch is not None else None
+        if turn is not None:
+            self._turned(session_id, turn)
+
+    def _forget(self, session_id: str) -> None:
+        self._stopped.pop(session_id, None)
+        self._watches.pop(session_id, None)
+
+    def _answered(self, answer: AnswerTimes) -> None:
+        if answer.first_text is not None:
+            self._first_text.observe(answer.first_text - answer.asked)
+        if answer.token_s is not None:
+            self._token.observe(answer.token_s)
+        if answer.first_speech is not None:
+            self._first_speech.observe(answer.first_speech - answer.asked)
+        if answer.real_time_factor is not None and answer.reason == "completed":
+            self._real_time.observe(answer.real_time_factor)
+
+    def _turned(self, session_id: str, turn: TurnTimes) -> None:
+        if turn.interrupted:
+            self._interruptions.labels(turn.interrupted).inc()
+        self._gaps.inc(turn.gaps)
+        self._gap_seconds.inc(turn.gap_s)
+        log.info("session %s: %s", session_id, turn.line())
 
     def text(self) -> bytes:
         """All figures in Prometheus' text format."""

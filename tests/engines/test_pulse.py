@@ -2,18 +2,22 @@ import time
 
 import pytest
 
-from duologue.engines.pulse import Pulse, Reading
+from duologue.engines.pulse import BOUNDS_S, Durations, Pulse, Stopwatch
 
 
 def test_nothing_runs_at_first() -> None:
-    assert Pulse().reading(0) == Reading(0, 0.0)
+    reading = Pulse().reading(0)
+    assert (reading.steps, reading.running_s) == (0, 0.0)
+    assert reading.step_times == reading.waits == Durations()
 
 
 def test_a_finished_step_counts_and_no_longer_runs() -> None:
     pulse = Pulse()
     with pulse.step():
         pass
-    assert pulse.reading(time.monotonic_ns()) == Reading(1, 0.0)
+    reading = pulse.reading(time.monotonic_ns())
+    assert (reading.steps, reading.running_s) == (1, 0.0)
+    assert sum(reading.step_times.counts) == 1
 
 
 def test_a_failed_step_no_longer_runs() -> None:
@@ -36,3 +40,21 @@ def test_a_reading_is_never_negative() -> None:
     pulse = Pulse()
     with pulse.step():
         assert pulse.reading(0).running_s == 0.0
+
+
+def test_durations_are_counted_by_their_class() -> None:
+    watch = Stopwatch()
+    for seconds in (0.0, 0.001, 0.0011, 2.0, 100.0):
+        watch.add(seconds)
+    found = watch.reading()
+    assert found.sum_s == pytest.approx(102.0021)
+    cumulative = dict(found.cumulative())
+    assert (cumulative[0.001], cumulative[0.003], cumulative[3.0]) == (2, 3, 4)
+    assert cumulative[float("inf")] == 5
+    assert len(cumulative) == len(BOUNDS_S) + 1
+
+
+def test_a_reading_tells_what_the_process_has_used() -> None:
+    reading = Pulse().reading(0)
+    assert reading.cpu_s > 0
+    assert reading.peak_bytes > 1_000_000

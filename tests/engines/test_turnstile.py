@@ -5,7 +5,7 @@ import anyio.lowlevel
 import pytest
 
 from duologue.engines.fairness import Rank
-from duologue.engines.pulse import Pulse
+from duologue.engines.pulse import Pulse, Stopwatch
 from duologue.engines.turnstile import ModelThread, Turnstile
 
 pytestmark = pytest.mark.anyio
@@ -146,3 +146,20 @@ async def test_the_batch_lane_makes_way_and_is_not_made_way_for() -> None:
         assert turnstile.outranked(Rank.BATCH, served=False)
         turnstile.leave()
     assert order == ["idle", "batch"]
+
+
+async def test_what_was_waited_for_a_turn_is_measured() -> None:
+    waits = Stopwatch()
+    turnstile = Turnstile(waits=waits)
+    async with turnstile.turn("a", Rank.FIRST), anyio.create_task_group() as group:
+
+        async def wait() -> None:
+            async with turnstile.turn("b", Rank.FIRST):
+                pass
+
+        group.start_soon(wait)
+        await anyio.wait_all_tasks_blocked()
+        assert sum(waits.reading().counts) == 1
+        turnstile.leave()
+    turnstile.leave()
+    assert sum(waits.reading().counts) == 2
