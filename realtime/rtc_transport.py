@@ -13,12 +13,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import anyio
-import anyio.lowlevel
 
+from duologue.codecs.media import MediaValueError
 from duologue.realtime.playout_map import PlayoutMap
+from duologue.realtime.read_ahead import ReadAhead
 from duologue.realtime.rtc_peer import PeerFailed, RtcPeer
 from duologue.realtime.sdp_answer import LARGEST_MESSAGE
 from duologue.realtime.server_wire import Encoder
+from duologue.realtime.video_sender import Picture
 from duologue.realtime.websocket import EventBucket, WebSocketTransport, too_fast
 from duologue.realtime.wire import Decoder
 from duologue.sessions.effects import (
@@ -31,10 +33,11 @@ from duologue.sessions.effects import (
     ServerEvent,
     SessionCreated,
     SessionUpdated,
+    ShowPicture,
 )
 from duologue.sessions.errors import ProtocolError
-from duologue.sessions.events import Attached, CancelResponse, ClearOutput, Detached, Rejected
-from duologue.sessions.ports import AudioBytes, Incoming, TransportClosed
+from duologue.sessions.events import Attached, Detached, Rejected
+from duologue.sessions.ports import Incoming, TransportClosed
 from duologue.sessions.session_config import SessionConfig
 
 logger = logging.getLogger(__name__)
@@ -95,41 +98,25 @@ class RtcTransport:
         self._hear = hear
         self._see = see
         self._map = PlayoutMap(report)
+        self._speaking = ""
+        self._speech_began = 0.0
         self._peer: RtcPeer | None = None
         self._observers: list[WebSocketTransport] = []
         self._bucket = EventBucket(limits.rate, limits.burst, anyio.current_time())
         self._waiting: deque[str] = deque()
         self._waiting_bytes = 0
-        self._incoming: deque[Incoming] = deque()
-        self._incoming_bytes = 0
-        self._given = 0
-        self._arrived = anyio.Event()
-        self._taken = anyio.Event()
-        self._closed: TransportClosed | None = None
+        self._ahead: ReadAhead[Incoming] = ReadAhead(
+            limits.incoming_events, limits.incoming_bytes, limits.run
+        )
         self._overrun = False
 
     # -- the session's side -----------------------------------------------------------------
 
     async def receive(self) -> Incoming:
-        while True:
-            if self._closed is not None:
-                raise self._closed
-            if self._incoming and self._given < self._limits.run:
-                break
-            if self._incoming:
-                await anyio.lowlevel.checkpoint()
-            else:
-                await self._arrived.wait()
-            self._given = 0
-        self._given += 1
-        incoming = self._incoming.popleft()
-        if isinstance(incoming, AudioBytes):
-            self._incoming_bytes -= len(incoming.data)
-        self._taken.set()
-        return incoming
+        return await self._ahead.receive()
 
     def send(self, event: ServerEvent) -> None:
-        if self._closed is not None:
+        if self._ahead.closed is not None:
             return
         if isinstance(event, AudioDelta):
             self._play(event)
@@ -159,6 +146,26 @@ class RtcTransport:
             case RestorePlayout():
                 self._peer.restore()
 
+    def show(self, effect: ShowPicture) -> None:
+        if self._peer is None:
+            return
+        made = effect.picture
+        try:
+            picture = Picture(made.width, made.height, made.pixels)
+        except MediaValueError as error:
+            logger.warning("a picture of the model's can't be shown: %s", error)
+            return
+        due = None
+        if effect.response_id:
+            if effect.response_id != self._speaking:
+                self._speak(effect.response_id)
+            due = self._speech_began + made.at_ms
+        self._peer.show(picture, due)
+
+    def _speak(self, response_id: str) -> None:
+        """Another response's audio comes next, after all that waits."""
+        self._speaking, self._speech_began = response_id, self._map.end_ms
+
     async def aclose(self, code: int, reason: str) -> None:
         self._end(clean=True)
         with anyio.CancelScope(shield=True):
@@ -170,6 +177,8 @@ class RtcTransport:
 
     def _play(self, delta: AudioDelta) -> None:
         if self.plays_out and self._peer is not None:
+            if delta.response_id != self._speaking:
+                self._speak(delta.response_id)
             self._map.play(delta.item_id, delta.pcm)
             self._peer.play(delta.pcm)
 
@@ -223,16 +232,16 @@ class RtcTransport:
         wait, tell = self._bucket.take(anyio.current_time())
         if wait > 0:
             if tell:
-                self._take(Rejected(too_fast(wait)))
+                self._ahead.put(Rejected(too_fast(wait)))
             return
-        if not self._has_room():
+        if not self._ahead.has_room:
             if not self._overrun:
                 self._overrun = True
                 full = "Events come faster than they can be worked off; some were dropped."
-                self._take(Rejected(ProtocolError("rate_limit_exceeded", full)))
+                self._ahead.put(Rejected(ProtocolError("rate_limit_exceeded", full)))
             return
         self._overrun = False
-        self._take(self._decode(message))
+        self._ahead.put(self._decode(message))
 
     def peer_opened(self) -> None:
         waiting, self._waiting = self._waiting, deque()
@@ -241,22 +250,22 @@ class RtcTransport:
             self._emit(text)
 
     def peer_heard(self, pcm: bytes, now: float) -> None:
-        if self._closed is None:
+        if self._ahead.closed is None:
             self._hear(pcm)
 
     def peer_played(self, total_ms: float, now: float) -> None:
-        if self._closed is None:
+        if self._ahead.closed is None:
             self._map.played(total_ms)
 
     def peer_saw(self, jpeg: bytes | None, now: float) -> None:
-        if self._closed is None:
+        if self._ahead.closed is None:
             self._see(jpeg)
 
     def peer_lost(self) -> None:
-        self._take(Detached(resumable=True))
+        self._ahead.put(Detached(resumable=True))
 
     def peer_back(self) -> None:
-        self._take(Attached())
+        self._ahead.put(Attached())
 
     def peer_gone(self) -> None:
         self._end(clean=True)
@@ -276,17 +285,15 @@ class RtcTransport:
 
     async def observe(self, observer: WebSocketTransport) -> None:
         """Let a sideband take part until it goes or the call ends."""
-        if self._closed is not None:
+        if self._ahead.closed is not None:
             return
         observer.send(SessionCreated(self.config))
         self._observers.append(observer)
         try:
             while True:
                 incoming = await observer.receive()
-                while not self._has_room() and self._closed is None:
-                    self._taken = anyio.Event()
-                    await self._taken.wait()
-                self._take(incoming)
+                await self._ahead.wait_for_room()
+                self._ahead.put(incoming)
         except TransportClosed:
             return
         finally:
@@ -294,27 +301,6 @@ class RtcTransport:
 
     # -- both -------------------------------------------------------------------------------
 
-    def _has_room(self) -> bool:
-        return (
-            len(self._incoming) < self._limits.incoming_events
-            and self._incoming_bytes <= self._limits.incoming_bytes
-        )
-
-    def _take(self, incoming: Incoming) -> None:
-        place = len(self._incoming)
-        if isinstance(incoming, CancelResponse | ClearOutput):
-            # These overtake audio that waits, but nothing that they may refer to.
-            while place > 0 and isinstance(self._incoming[place - 1], AudioBytes):
-                place -= 1
-        elif isinstance(incoming, AudioBytes):
-            self._incoming_bytes += len(incoming.data)
-        self._incoming.insert(place, incoming)
-        self._arrived.set()
-        self._arrived = anyio.Event()
-
     def _end(self, clean: bool) -> None:
         """The session is told at its next :meth:`receive`."""
-        if self._closed is None:
-            self._closed = TransportClosed(clean)
-        self._arrived.set()
-        self._taken.set()
+        self._ahead.close(clean)

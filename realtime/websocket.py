@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeVar
 
 import anyio
-import anyio.lowlevel
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
+from duologue.realtime.read_ahead import Heard, ReadAhead
 from duologue.realtime.server_wire import Encoder
 from duologue.realtime.wire import Decoder
 from duologue.sessions.effects import (
@@ -25,11 +25,11 @@ from duologue.sessions.effects import (
     ServerEvent,
     SessionCreated,
     SessionUpdated,
+    ShowPicture,
 )
 from duologue.sessions.errors import ProtocolError
-from duologue.sessions.events import CancelResponse, ClearOutput, Rejected
-from duologue.sessions.live_events import AppendAudio
-from duologue.sessions.ports import AudioBytes, Incoming, TransportClosed
+from duologue.sessions.events import Rejected
+from duologue.sessions.ports import Incoming
 from duologue.sessions.session_config import SessionConfig
 
 CONTROL: Final = "duologue.connection"
@@ -108,7 +108,6 @@ class EventBucket:
 
 
 Told = TypeVar("Told")
-Heard = TypeVar("Heard")
 Told_contra = TypeVar("Told_contra", contravariant=True)
 Heard_co = TypeVar("Heard_co", covariant=True)
 
@@ -144,16 +143,13 @@ class SocketLink(Generic[Heard, Told]):
         self._control = control
         self._bucket = EventBucket(limits.rate, limits.burst, anyio.current_time())
         self._binaries = 0
-        self._incoming: deque[Heard] = deque()
-        self._incoming_bytes = 0
-        self._given = 0
-        self._arrived = anyio.Event()
-        self._taken = anyio.Event()
+        self._ahead: ReadAhead[Heard] = ReadAhead(
+            limits.incoming_events, limits.incoming_bytes, limits.run
+        )
         self._outgoing: deque[str] = deque()
         self._outgoing_bytes = 0
         self._to_write = anyio.Event()
         self._written = anyio.Event()
-        self._closed: TransportClosed | None = None
         self._farewell: tuple[int, str] | None = None
         self._gone = False
         self._drain = anyio.CancelScope()
@@ -167,25 +163,10 @@ class SocketLink(Generic[Heard, Told]):
 
     async def receive(self) -> Heard:
         """The next event; what was sent before the client went is not given any more."""
-        while True:
-            if self._closed is not None:
-                raise self._closed
-            if self._incoming and self._given < self._limits.run:
-                break
-            if self._incoming:
-                await anyio.lowlevel.checkpoint()
-            else:
-                await self._arrived.wait()
-            self._given = 0
-        self._given += 1
-        incoming = self._incoming.popleft()
-        if isinstance(incoming, AudioBytes | AppendAudio):
-            self._incoming_bytes -= len(incoming.data)
-        self._taken.set()
-        return incoming
+        return await self._ahead.receive()
 
     def send(self, event: Told) -> None:
-        if self._closed is not None or self._farewell is not None:
+        if self._ahead.closed is not None or self._farewell is not None:
             return
         for text in self._encoder.encode(event):
             self._outgoing.append(text)
@@ -204,15 +185,12 @@ class SocketLink(Generic[Heard, Told]):
 
     def _end(self, clean: bool) -> None:
         """The connection is over: the session is told at its next :meth:`receive`."""
-        if self._closed is None:
-            self._closed = TransportClosed(clean)
-        self._arrived.set()
-        self._taken.set()
+        self._ahead.close(clean)
         self._to_write.set()
 
     async def read(self) -> None:
         """Read until the client is gone."""
-        while self._closed is None:
+        while self._ahead.closed is None:
             try:
                 message = await self._websocket.receive()
             except (RuntimeError, OSError):
@@ -222,19 +200,11 @@ class SocketLink(Generic[Heard, Told]):
             text: str | None = message.get("text")
             wait, tell = self._bucket.take(anyio.current_time())
             if tell:
-                self._take(self._refuse(too_fast(wait)))
-            self._take(self._refuse_binary() if text is None else self._decode(text))
+                self._ahead.put(self._refuse(too_fast(wait)))
+            self._ahead.put(self._refuse_binary() if text is None else self._decode(text))
             if wait > 0:
                 await anyio.sleep(wait)
-            await self._wait_for_room()
-
-    async def _wait_for_room(self) -> None:
-        while self._closed is None and (
-            len(self._incoming) >= self._limits.incoming_events
-            or self._incoming_bytes > self._limits.incoming_bytes
-        ):
-            self._taken = anyio.Event()
-            await self._taken.wait()
+            await self._ahead.wait_for_room()
 
     def _decode(self, text: str) -> Heard:
         try:
@@ -250,18 +220,6 @@ class SocketLink(Generic[Heard, Told]):
                 self._drain.deadline = anyio.current_time() + self._limits.farewell
             self._end(clean=False)
         return self._refuse(ProtocolError("invalid_event", "Events are sent as text frames."))
-
-    def _take(self, incoming: Heard) -> None:
-        place = len(self._incoming)
-        if isinstance(incoming, CancelResponse | ClearOutput):
-            # These overtake audio that waits, but nothing that they may refer to.
-            while place > 0 and isinstance(self._incoming[place - 1], AudioBytes):
-                place -= 1
-        elif isinstance(incoming, AudioBytes | AppendAudio):
-            self._incoming_bytes += len(incoming.data)
-        self._incoming.insert(place, incoming)
-        self._arrived.set()
-        self._arrived = anyio.Event()
 
     async def write(self) -> None:
         """Write until the connection is over, then close it."""
@@ -284,7 +242,7 @@ class SocketLink(Generic[Heard, Told]):
         if self._outgoing_bytes > self._limits.outgoing_bytes:
             return self._cut_off()
         if not self._outgoing:
-            if self._closed is not None or self._farewell is not None:
+            if self._ahead.closed is not None or self._farewell is not None:
                 return False
             self._to_write = anyio.Event()
             await self._to_write.wait()
@@ -362,6 +320,9 @@ class WebSocketTransport(SocketLink[Incoming, ServerEvent]):
 
     def steer(self, effect: FlushPlayout | DuckPlayout | RestorePlayout) -> None:
         """The client plays out: there is nothing to steer."""
+
+    def show(self, effect: ShowPicture) -> None:
+        """The protocol has no pictures for a WebSocket."""
 
 
 def too_fast(wait: float) -> ProtocolError:
