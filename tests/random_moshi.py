@@ -28,7 +28,7 @@ LANGUAGE: dict[str, Any] = {
     "hidden_scale": 4.125,
     "causal": True,
     "layer_scale": None,
-    "context": 16,
+    "context": 32,
     "max_period": 10000,
     "gating": "silu",
     "norm": "rms_norm_f32",

@@ -220,7 +220,7 @@ async def test_voice_and_role_are_told_before_a_session_begins(persona: MoshiMod
     assert persona.spec.voices == ("NATF2", "NATM1")
     assert persona.spec.default_voice == "NATF2"
     assert persona.spec.duplex is not None and persona.spec.duplex.instructions
-    begin = {"choice": GREEDY}
+    begin = {"choice": DuplexChoice(seed=1)}
     async with setting(persona, LIMITS) as here:
         heard = {}
         for name, voice, role in (
@@ -230,7 +230,7 @@ async def test_voice_and_role_are_told_before_a_session_begins(persona: MoshiMod
             ("d", "NATF2", "be bold"),
         ):
             talker = await here.open(name, role, voice=voice, **begin)
-            heard[name] = [(await talker.talk(pcm)).pcm for pcm in speech(1, 4)]
+            heard[name] = [(await talker.talk(pcm)).pcm for pcm in speech(1, 8)]
             await talker.stream.aclose()
             await _left(here, 0)
         assert heard["a"] == heard["b"]
