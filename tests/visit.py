@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+import av
 import numpy as np
 import pytest
 import soxr
@@ -88,6 +89,16 @@ def write_microphone(path: Path, *parts: NDArray[np.int16]) -> Path:
         file.setsampwidth(2)
         file.setframerate(FILE_RATE)
         file.writeframes(np.concatenate(parts).astype("<i2").tobytes())
+    return path
+
+
+def write_camera(path: Path, pixels: NDArray[np.uint8]) -> Path:
+    """A picture (RGB, even height and width) that Chromium takes for what its camera shows."""
+    height, width, _ = pixels.shape
+    frame = av.VideoFrame.from_ndarray(pixels, format="rgb24").reformat(format="yuv420p")
+    planes = frame.to_ndarray().astype(np.uint8).tobytes()
+    head = f"YUV4MPEG2 W{width} H{height} F15:1 Ip A1:1 C420jpeg\n".encode()
+    path.write_bytes(head + (b"FRAME\n" + planes) * 15)
     return path
 
 

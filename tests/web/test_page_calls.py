@@ -5,15 +5,26 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import pytest
 from playwright.sync_api import Browser, Response, Route
 
 from load_tests.server import serving
-from tests.visit import Visit, Visits, open_browser, question, silence, write_microphone
+from tests.visit import (
+    Visit,
+    Visits,
+    open_browser,
+    question,
+    silence,
+    write_camera,
+    write_microphone,
+)
 
 pytestmark = [pytest.mark.browser, pytest.mark.weights]
 
 PIECE_MS = 100
+RED = (200, 40, 40)
+ASK = "Repeat the prompt as JSON. What do you see?"
 
 
 class Running(Protocol):
@@ -23,10 +34,12 @@ class Running(Protocol):
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """It hears a question, a pause of 12 s, the question again, silence."""
+    """It hears a question, a pause of 12 s, the question again, silence; it sees but red."""
     said = (silence(1), question(), silence(12), question(), silence(60))
-    path: Path = tmp_path_factory.mktemp("microphone") / "microphone.wav"
-    with open_browser(write_microphone(path, *said)) as browser:
+    folder: Path = tmp_path_factory.mktemp("devices")
+    microphone = write_microphone(folder / "microphone.wav", *said)
+    camera = write_camera(folder / "camera.y4m", np.full((480, 640, 3), RED, np.uint8))
+    with open_browser(microphone, camera) as browser:
         yield browser
 
 
@@ -150,18 +163,29 @@ def test_a_microphone_is_muted_and_let_go_without_a_new_call(visit: Visiting) ->
 # -- the camera -----------------------------------------------------------------------------
 
 
-def test_a_camera_is_shown_and_turned_off_without_a_new_offer(visit: Visiting) -> None:
+def prompted(page: Visit) -> str:
+    """What the engine is asked when somebody asks what it sees."""
+    count = page.read("d.items.length")
+    page.type(ASK)
+    page.until(f"d.items.length === {count + 2} && d.items.at(-1).final")
+    page.page.keyboard.press("Escape")
+    page.until("d.state.playing === null")
+    return str(page.read("d.items.at(-1).text"))
+
+
+def test_what_the_camera_shows_is_in_the_prompt_without_a_new_offer(visit: Visiting) -> None:
     page = visit()
     assert page.page.is_disabled("#camera")
-    page.type("Good day.")
-    page.until("!document.querySelector('#camera').disabled")
+    assert "camera" not in prompted(page)
     page.page.click("#camera")
     page.until("d.state.camera && document.querySelector('#self').videoWidth > 0")
+    assert page.page.get_attribute("#camera", "aria-pressed") == "true"
     page.page.wait_for_function(
         """async () => [...(await calls[0].getStats()).values()]
-          .some((entry) => entry.type === "outbound-rtp" && entry.framesSent > 5)"""
+          .some((entry) => entry.type === "outbound-rtp" && entry.framesSent > 15)"""
     )
-    assert page.page.get_attribute("#camera", "aria-pressed") == "true"
+    while "red, 640 x 480 pixels" not in prompted(page):
+        page.page.wait_for_timeout(PIECE_MS)  # the first picture is on its way
     page.page.click("#camera")
     page.until("!d.state.camera && document.querySelector('#self').hidden")
     assert page.read("calls.length") == 1
@@ -220,23 +244,22 @@ def test_a_browser_without_calls_talks_over_a_websocket(visit: Visiting) -> None
 
 def test_a_full_server_is_asked_again(visit: Visiting) -> None:
     page = visit()
-    asked: list[str] = []
+    full = ["All places are taken."]
 
     def full_at_first(route: Route) -> None:
-        asked.append(route.request.url)
-        if len(asked) > 1:
+        if not full:
             route.continue_()
             return
-        error = {"code": "engine_overloaded", "message": "All places are taken."}
+        error = {"code": "engine_overloaded", "message": full[0]}
         route.fulfill(status=429, body=json.dumps({"error": error}))
 
     page.page.route("**/v1/realtime/calls", full_at_first)
     page.type("Is there room?")
     page.until("d.state.line === 'waiting' && d.state.trouble === 'full'")
+    full.clear()
     page.page.click("text=Try now")
     page.until("d.state.kind === 'webrtc' && d.state.trouble === null")
     page.until("d.items.some(i => i.role === 'assistant' && i.final)")
-    assert len(asked) == 2
 
 
 def test_a_lost_call_is_made_again_with_the_conversation(visit: Visiting) -> None:

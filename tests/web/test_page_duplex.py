@@ -1,0 +1,105 @@
+"""The page in full duplex, over Live: both speak when they like, over a call or a WebSocket."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+from playwright.sync_api import Browser
+
+from tests.visit import Visit, Visits, open_browser, question, silence, write_microphone
+
+pytestmark = [pytest.mark.browser, pytest.mark.weights]
+
+WAYS = pytest.mark.parametrize(
+    ("line", "kind"), [("auto", "webrtc"), ("websocket", "websocket")], ids=["call", "socket"]
+)
+SPOKEN = "d.items.filter(i => i.role === '{}' && i.final && i.text).length >= {}"
+
+
+class Running(Protocol):
+    @property
+    def url(self) -> str: ...
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """It hears a question after 4 s, and again after 12 s."""
+    said = (silence(4), question(), silence(12), question(), silence(60))
+    path: Path = tmp_path_factory.mktemp("microphone") / "microphone.wav"
+    with open_browser(write_microphone(path, *said)) as browser:
+        yield browser
+
+
+Visiting = Callable[..., Visit]
+
+
+@pytest.fixture
+def visit(browser: Browser, scripted_server: Running) -> Iterator[Visiting]:
+    opened: list[Visits] = []
+
+    def open_page(**choices: str) -> Visit:
+        opened.append(Visits(browser, scripted_server.url, mode="duplex", **choices))
+        return opened[-1]()
+
+    yield open_page
+    for visits in opened:
+        visits.close()
+
+
+@WAYS
+def test_people_speak_are_answered_and_speak_over_the_answer(
+    visit: Visiting, line: str, kind: str
+) -> None:
+    page = visit(line=line)
+    page.page.click("#talk")
+    page.until(f"d.state.kind === '{kind}'")
+    page.until(SPOKEN.format("assistant", 1))
+    first = page.read("d.items.map(i => i.role)")
+    assert first == ["user", "assistant"]
+    (wait,) = page.read("d.latencies")
+    assert wait["answered"] == wait["total"] > 0
+
+    page.type("Please give me a long answer.")
+    page.until("d.state.activity === 'Speaking'")
+    page.until("d.counters.interruptions === 1")
+    page.until(SPOKEN.format("user", 3))
+    page.until(SPOKEN.format("assistant", 2))
+    texts = page.read("d.items.map(i => [i.role, i.text])")
+    assert ["user", "Please give me a long answer."] in texts
+    cut = texts[3][1]
+    assert "Here is the first sentence.".startswith(cut[:10])
+    assert not cut.endswith("far.")
+
+    page.page.click("#talk")
+    page.until("!d.state.talking")
+    if kind == "webrtc":
+        assert page.stats("inbound-rtp")["totalAudioEnergy"] > 0.001
+        assert page.sent == []
+    else:
+        assert page.sent[0]["type"] == "session.start"
+        assert page.read("d.counters.framesDropped") == 0
+    page.is_well()
+
+
+def test_the_same_conversation_goes_on_in_turns_and_in_full_duplex_again(visit: Visiting) -> None:
+    page = visit(line="websocket")
+    page.type("Good day.")
+    page.until(SPOKEN.format("assistant", 1))
+    page.page.select_option("select[name=mode]", "turns")
+    page.until("d.counters.sessions === 2 && d.state.line === 'open'")
+    given = [event["item"] for event in page.sent if event["type"] == "conversation.item.create"]
+    said = page.read("d.items.map(i => i.text)")
+    assert [item["content"][0]["text"] for item in given] == said
+    page.type("Good night.")
+    page.until("d.items.length === 4 && d.items[3].final && d.state.playing === null")
+    page.page.select_option("select[name=mode]", "duplex")
+    page.until("d.counters.sessions === 3 && d.state.line === 'open'")
+    start = page.sent[-1]
+    starts = [event for event in page.sent if event["type"] == "session.start"]
+    assert start["type"] in ("session.start", "session.input_audio.append")
+    assert [message["role"] for message in starts[-1]["session"]["input"]] == [
+        "user",
+        "assistant",
+    ] * 2
+    page.is_well()
