@@ -3,8 +3,9 @@
 import itertools
 import logging
 from collections import deque
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import cast
+from typing import Literal, cast
 
 import anyio
 import anyio.abc
@@ -37,15 +38,20 @@ from duologue.engines.lanes import (
     Refused,
     ToGateway,
     Welcome,
+    Wire,
     gateway_lane,
     new_gateway_name,
     send_command,
     socket_paths,
 )
 from duologue.engines.stage_messages import StageCommand, StageOutput
-from duologue.engines.unix_stream import UnixStream, connect
+from duologue.engines.unix_stream import connect
 
 log = logging.getLogger(__name__)
+
+
+LaneName = Literal["control", "data"]
+Dial = Callable[[LaneName], Awaitable[Wire]]
 
 
 class RemoteLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -207,9 +213,13 @@ class RemoteEngine:
     connects, and connects again after a loss, until it is cancelled.
     """
 
-    def __init__(self, directory: Path, limits: RemoteLimits | None = None) -> None:
+    def __init__(
+        self, directory: Path, limits: RemoteLimits | None = None, dial: Dial | None = None
+    ) -> None:
+        """`dial` reaches the lanes of a worker whose directory is on another machine; it raises
+        OSError."""
         self.directory = directory
-        self._paths = socket_paths(directory)
+        self._dial = dial or _dial_directory(directory)
         self._limits = limits or RemoteLimits()
         self._numbers = itertools.count(1)
         self._streams: dict[str, RemoteStream] = {}
@@ -299,7 +309,7 @@ class RemoteEngine:
             reason = "the gateway is ending"
             try:
                 reason = await link.run(self._take, self._take)
-                log.warning("the worker at %s is lost: %s", self._paths[0].parent, reason)
+                log.warning("the worker at %s is lost: %s", self.directory, reason)
             finally:
                 self._link = None
                 streams, self._streams = self._streams, {}
@@ -309,24 +319,22 @@ class RemoteEngine:
     async def _connect(self) -> tuple[Link[ToGateway], Welcome]:
         """Knock until a worker answers."""
         while True:
-            streams: list[UnixStream] = []
+            streams: list[Wire] = []
             try:
-                streams.append(await connect(self._paths[0]))
-                streams.append(await connect(self._paths[1]))
+                streams.append(await self._dial("control"))
+                streams.append(await self._dial("data"))
                 with anyio.fail_after(self._limits.hello_s):
                     return await self._greet(*streams)
             except (OSError, LaneBroken) as error:
                 if streams:
-                    log.info("the worker at %s does not answer: %s", self._paths[0].parent, error)
+                    log.info("the worker at %s does not answer: %s", self.directory, error)
                 await _close(streams)
             except BaseException:
                 await _close(streams)
                 raise
             await anyio.sleep(self._limits.retry_s)
 
-    async def _greet(
-        self, control: UnixStream, data: UnixStream
-    ) -> tuple[Link[ToGateway], Welcome]:
+    async def _greet(self, control: Wire, data: Wire) -> tuple[Link[ToGateway], Welcome]:
         name = new_gateway_name()
         lanes = self._limits.lanes
         link = Link(gateway_lane(control, lanes), gateway_lane(data, lanes))
@@ -366,7 +374,16 @@ class RemoteEngine:
             stream.close("too many outputs were waiting for the session")
 
 
-async def _close(streams: list[UnixStream]) -> None:
+def _dial_directory(directory: Path) -> Dial:
+    paths = dict(zip(("control", "data"), socket_paths(directory), strict=True))
+
+    async def dial(lane: LaneName) -> Wire:
+        return await connect(paths[lane])
+
+    return dial
+
+
+async def _close(streams: list[Wire]) -> None:
     with anyio.CancelScope(shield=True):
         for stream in streams:
             await stream.aclose()

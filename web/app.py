@@ -12,9 +12,9 @@ from starlette.middleware.cors import CORSMiddleware
 
 from duologue.engines.lifeline import WorkerConfig
 from duologue.engines.placement import PlacedEngine
-from duologue.engines.remote import RemoteEngine
 from duologue.engines.script import ScriptedOptions
-from duologue.engines.supervisor import SupervisionRules, Supervisor
+from duologue.engines.supervisor import SupervisionRules
+from duologue.engines.tracing import create_tracer
 from duologue.models.silero_vad import SileroVad
 from duologue.models.weights import locate
 from duologue.realtime.calls import Calls
@@ -28,6 +28,7 @@ from duologue.web.deployment_setup import deployment_plan, workforce
 from duologue.web.duplex_setup import duplex_script, moshi_options
 from duologue.web.language_setup import ready_seconds
 from duologue.web.metrics import Metrics
+from duologue.web.crew import check_cluster, crew
 from duologue.web.routes import ERROR_HANDLERS, routes
 from duologue.web.rtc_setup import peer_settings
 from duologue.web.security import SecurityHeaders
@@ -46,15 +47,16 @@ def create_app(settings: Settings) -> Starlette:
     if not settings.loopback and not settings.api_keys:
         raise SettingsError(f"api_keys: a key is needed to listen on {settings.host}")
     vad = SileroVad(locate(VAD, cache=settings.cache) / VAD_FILE)
-    workers = workforce(deployment_plan(settings), worker_config(settings))
+    plan = deployment_plan(settings)
+    workers = workforce(plan, worker_config(settings))
+    check_cluster(settings)
     rules = SupervisionRules(ready_s=ready_seconds(settings))
     peers = peer_settings(settings)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        supervisors = [Supervisor(config, rules) for config in workers.all]
-        remotes = [RemoteEngine(one.directory) for one in supervisors[: len(workers.main)]]
-        engine = PlacedEngine(remotes)
+        staff = crew(settings, plan, workers, rules)
+        engine = PlacedEngine(staff.remotes)
         clock = MonotonicClock()
         metrics = Metrics()
         registry = SessionRegistry(
@@ -67,7 +69,7 @@ def create_app(settings: Settings) -> Starlette:
             "Conversations that the workers which are ready hold.",
             lambda: engine.capacity,
         )
-        metrics.watch_workers(supervisors)
+        metrics.watch_workers(staff.keepers)
         metrics.watch(
             "duologue_batch_requests",
             "Requests in the batch lane, waiting or running.",
@@ -79,9 +81,9 @@ def create_app(settings: Settings) -> Starlette:
             settings.allowed_hosts if settings.loopback else None,
         )
         async with anyio.create_task_group() as tasks:
-            for supervisor in supervisors:
-                tasks.start_soon(supervisor.run)
-            for remote in remotes:
+            for keeper in staff.keepers:
+                tasks.start_soon(keeper.run)
+            for remote in staff.remotes:
                 tasks.start_soon(remote.run)
             async with (
                 Calls(registry, peers) as calls,
@@ -101,7 +103,7 @@ def create_app(settings: Settings) -> Starlette:
                     metrics,
                     calls,
                     live,
-                    lambda: next((one.last_fault for one in supervisors if one.last_fault), ""),
+                    lambda: next((one.last_fault for one in staff.keepers if one.last_fault), ""),
                 )
                 yield
             tasks.cancel_scope.cancel()

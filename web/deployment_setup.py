@@ -45,7 +45,12 @@ def deployment_plan(settings: Settings) -> Plan:
             deployment = load_deployment(settings.deployment, SETTINGS)
             if settings.workers != 1:
                 raise DeploymentError("workers: the deployment says how many: replicas")
-        plan = resolve(deployment, this_machine(), pipeline=pipeline)
+        plan = resolve(
+            deployment,
+            this_machine(),
+            pipeline=pipeline,
+            cluster=settings.cluster is not None,
+        )
         if plan.graph.name != pipeline:
             raise DeploymentError(f"pipeline: {plan.graph.name!r} is not what the engine runs")
         _check_limits(plan)

@@ -8,7 +8,8 @@ from typing import Any
 class About:
     """What `--help` says of a setting. ``low`` and ``high`` bound numbers.
 
-    ``engines``: the language engines that have it, where not all do.
+    ``engines``: the language engines that have it, where not all do. ``alone``: the value of a
+    flag that has none behind it, where it may.
     """
 
     help: str
@@ -16,6 +17,7 @@ class About:
     low: float | None = None
     high: float | None = None
     engines: tuple[str, ...] = ()
+    alone: str | None = None
 
 
 def declare(
@@ -27,7 +29,8 @@ def declare(
     low: float | None = None,
     high: float | None = None,
     engines: tuple[str, ...] = (),
+    alone: str | None = None,
 ) -> Any:
     """A dataclass field that is a setting. A secret does not show in the representation."""
-    about = About(text, group, low, high, engines)
+    about = About(text, group, low, high, engines, alone)
     return field(default=default, repr=not secret, metadata={"about": about})

@@ -139,6 +139,13 @@ class Settings:
         "FILE or FILE:NAME; or a table of the settings' own file",
         _MODEL,
     )
+    cluster: str | None = declare(
+        None,
+        "place the workers on the machines of a Ray cluster, as 10.0.0.1:6379; the flag alone, or "
+        "auto, is the one that this machine is part of",
+        _MODEL,
+        alone="auto",
+    )
     batch_limit: int = declare(
         32,
         "requests for chat completions that one worker holds, running or waiting; one more is told "
@@ -492,6 +499,16 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
             )
             continue
         repeats = setting.kind == tuple[str, ...]
+        if setting.about.alone is not None:
+            groups[title].add_argument(
+                setting.flag,
+                dest=name,
+                metavar=name.upper(),
+                nargs="?",
+                const=setting.about.alone,
+                help=text,
+            )
+            continue
         groups[title].add_argument(
             setting.flag,
             dest=name,

@@ -1,0 +1,192 @@
+"""Workers on two machines of a Ray cluster, both of them this one."""
+
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+import psutil
+import pytest
+
+from duologue.engines.engine import (
+    EngineFull,
+    EngineLost,
+    EngineUnavailable,
+    Message,
+    Respond,
+    ResponseEnded,
+    ResponseRequest,
+    TextPart,
+)
+from duologue.engines.lifeline import WorkerConfig
+from duologue.engines.placement import PlacedEngine
+from duologue.engines.remote import RemoteEngine, RemoteStream
+from duologue.engines.script import ScriptedOptions
+from duologue.engines.supervisor import SupervisionRules
+
+ray = pytest.importorskip("ray", reason="needs duologue[cluster]")
+ray_impl = pytest.importorskip("duologue.engines.cluster.ray_impl")
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.filterwarnings("ignore"),  # Ray's own
+    pytest.mark.timeout(240),
+]
+
+PATIENCE_S = 90.0
+note = logging.getLogger(__name__).info
+CONFIG = WorkerConfig(
+    name="scripted",
+    backend="scripted",
+    directory="",
+    options=msgspec.msgpack.encode(ScriptedOptions(capacity=4)),
+    heartbeat_s=0.1,
+    log_level="warning",
+)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False}
+    )
+    ray_impl.join_cluster(cluster.address)
+    yield cluster
+    ray_impl.leave_cluster()
+    cluster.shutdown()
+
+
+class Placed:
+    def __init__(self, workers: list[Any]) -> None:
+        self.workers = workers
+        self.remotes = [RemoteEngine(Path(one.name), dial=one.dial) for one in workers]
+        self.engine = PlacedEngine(self.remotes)
+
+    async def ready(self) -> None:
+        with anyio.fail_after(PATIENCE_S):
+            for remote in self.remotes:
+                await remote.wait_ready()
+
+
+@asynccontextmanager
+async def placed(count: int) -> AsyncIterator[Placed]:
+    workers = [
+        ray_impl.RayWorker(
+            msgspec.structs.replace(CONFIG, name=f"scripted-{number}"),
+            SupervisionRules(),
+        )
+        for number in range(count)
+    ]
+    all_of_them = Placed(workers)
+    async with anyio.create_task_group() as group:
+        for worker in workers:
+            group.start_soon(worker.run)
+        for remote in all_of_them.remotes:
+            group.start_soon(remote.run)
+        await all_of_them.ready()
+        yield all_of_them
+        group.cancel_scope.cancel()
+
+
+async def answer(stream: RemoteStream, generation: int) -> str:
+    """How an answer ended."""
+    message = Message("user", (TextPart("hello"),))
+    request = ResponseRequest(instructions="", messages=(message,), modality="text")
+    stream.send(Respond(generation, request, session="s"))
+    with anyio.fail_after(PATIENCE_S):
+        while not isinstance(output := await stream.receive(), ResponseEnded):
+            pass
+    return output.reason
+
+
+def kill(node: Any) -> None:
+    """SIGKILL to all of Ray's own processes of a machine."""
+    for kind in node.all_processes.values():
+        for info in kind:
+            info.process.kill()
+
+
+async def until(met: Callable[[], bool]) -> None:
+    with anyio.fail_after(PATIENCE_S):
+        while not met():  # noqa: ASYNC110
+            await anyio.sleep(0.02)
+
+
+async def test_a_machine_that_is_lost_takes_its_own_sessions_only(cluster: Any) -> None:
+    second = cluster.add_node(num_cpus=1)
+    removed = False
+    try:
+        async with placed(2) as here:
+            assert len({worker.node for worker in here.workers}) == 2
+            streams = [await remote.open("s") for remote in here.remotes]
+            assert [await answer(stream, 1) for stream in streams] == ["completed"] * 2
+            lost = next(at for at, one in enumerate(here.workers) if one.node == second.node_id)
+            kept = 1 - lost
+            began = anyio.current_time()
+            kill(second)
+            with anyio.fail_after(PATIENCE_S), pytest.raises(EngineLost):
+                while True:
+                    await streams[lost].receive()
+            note(f"told {anyio.current_time() - began:.2f} s after the kill")
+            await anyio.to_thread.run_sync(lambda: cluster.remove_node(second, False))
+            removed = True
+            assert await answer(streams[kept], 2) == "completed"
+            assert here.engine.ready
+            # What is placed now is placed where there is a machine, and that one stays as it was.
+            opened = await here.engine.open("next")
+            assert await answer(opened, 1) == "completed"
+            assert here.remotes[kept].sessions == 2
+            third = cluster.add_node(num_cpus=1)  # which has to be the main thread
+            await here.ready()
+            assert here.workers[lost].node == third.node_id
+            again = await here.remotes[lost].open("again")
+            assert await answer(again, 1) == "completed"
+            await anyio.to_thread.run_sync(lambda: cluster.remove_node(third, False))
+    finally:
+        if not removed:
+            cluster.remove_node(second, False)
+
+
+async def test_a_machine_that_is_drained_finishes_its_sessions(cluster: Any) -> None:
+    drained: set[str] = set()
+    worker = ray_impl.RayWorker(CONFIG, SupervisionRules(), draining=lambda: frozenset(drained))
+    remote = RemoteEngine(Path("scripted"), dial=worker.dial)
+    async with anyio.create_task_group() as group:
+        group.start_soon(worker.run)
+        group.start_soon(remote.run)
+        with anyio.fail_after(PATIENCE_S):
+            await remote.wait_ready()
+        stream = await remote.open("s")
+        drained.add(worker.node)
+        await until(lambda: not remote.ready)
+        with pytest.raises((EngineUnavailable, EngineFull)):
+            await remote.open("late")
+        assert await answer(stream, 1) == "completed"
+        assert worker.restarts == 0
+        drained.clear()
+        await stream.aclose()
+        await until(lambda: worker.restarts == 1)
+        assert worker.last_fault == "it was drained"
+        group.cancel_scope.cancel()
+
+
+async def test_nothing_is_left_of_a_worker_that_was_stopped(cluster: Any) -> None:
+    async with placed(1):
+        pass
+
+    def left() -> list[str]:
+        found = []
+        for process in psutil.process_iter(["cmdline"]):
+            line = " ".join(process.info["cmdline"] or ())
+            if "duologue.engines.worker" in line and process.ppid() != 1:
+                parents = [one.name() for one in process.parents()]
+                if any("ray" in name for name in parents):
+                    found.append(line)
+        return found
+
+    await until(lambda: not left())

@@ -1,0 +1,62 @@
+"""Those that keep the workers running, here or in a cluster, and the engines that reach them."""
+
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from duologue.engines.pipeline.plan import Plan
+from duologue.engines.remote import RemoteEngine
+from duologue.engines.supervisor import SupervisionRules, Supervisor
+from duologue.web.deployment_setup import Workforce
+from duologue.web.settings import Settings, SettingsError
+from duologue.web.worker_figures import Watched
+
+
+class Keeper(Watched, Protocol):
+    """Keeps one worker running."""
+
+    @property
+    def last_fault(self) -> str:
+        """Why it was started again the last time; "" when it was not."""
+
+    async def run(self) -> None:
+        """Until cancelled; then nothing is left of the worker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Crew:
+    """``remotes``: one for each worker that takes sessions."""
+
+    keepers: Sequence[Keeper]
+    remotes: Sequence[RemoteEngine]
+
+
+def check_cluster(settings: Settings) -> None:
+    """Join the cluster that the settings name, if they do. Blocks. Raises SettingsError."""
+    if settings.cluster is None:
+        return
+    if importlib.util.find_spec("ray") is None:
+        raise SettingsError("cluster needs ray: pip install 'duologue[cluster]'")
+    from duologue.engines.cluster.ray_impl import ClusterUnreachable, join_cluster
+
+    try:
+        join_cluster(settings.cluster)
+    except ClusterUnreachable as error:
+        raise SettingsError(f"cluster: there is none at {error}") from None
+
+
+def crew(settings: Settings, plan: Plan, workforce: Workforce, rules: SupervisionRules) -> Crew:
+    """One keeper for each worker; in a cluster that has been joined, if the settings name one."""
+    if settings.cluster is None:
+        supervisors = [Supervisor(config, rules) for config in workforce.all]
+        main = supervisors[: len(workforce.main)]
+        return Crew(supervisors, [RemoteEngine(one.directory) for one in main])
+    from duologue.engines.cluster.ray_impl import RayWorker
+
+    workers = [
+        RayWorker(config, rules, cpus=plan.main.cpus, gpus=plan.main.gpus)
+        for config in workforce.main
+    ]
+    return Crew(workers, [RemoteEngine(Path(one.name), dial=one.dial) for one in workers])
