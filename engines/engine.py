@@ -178,10 +178,14 @@ class Prepare(_Message, frozen=True, tag=True):
 
 
 class Respond(_Message, frozen=True, tag=True):
-    """Answer. Outputs follow, and exactly one :class:`ResponseEnded`."""
+    """Answer. Outputs follow, and exactly one :class:`ResponseEnded`.
+
+    ``trace``: the span that asks (W3C traceparent), where turns are traced.
+    """
 
     generation: int
     request: ResponseRequest
+    trace: str = ""
 
 
 class CancelResponse(_Message, frozen=True, tag=True):
@@ -306,6 +310,22 @@ class SpeechGenerated(_Message, frozen=True, tag=True):
     text: str = ""
 
 
+class PictureGenerated(_Message, frozen=True, tag=True):
+    """A picture of the video that goes with an answer's speech.
+
+    It is shown when ``at_ms`` of the answer's speech has been played; of generation 0, which is no
+    answer's, at once. ``pixels`` are planes of YUV 4:2:0 (I420) of an even width and height:
+    ``width * height * 3 / 2`` bytes. Late or too many, older pictures give way to newer ones. Only
+    from an engine that shows.
+    """
+
+    generation: int
+    at_ms: float
+    width: int
+    height: int
+    pixels: bytes
+
+
 class ToolCallStarted(_Message, frozen=True, tag=True):
     generation: int
     call_id: str
@@ -344,6 +364,11 @@ class ResponseEnded(_Message, frozen=True, tag=True):
     failure: EngineFailure | None = None
 
 
+class SpeechOffered(_Message, frozen=True, tag=True):
+    """A model that decides for itself has begun to speak: what it says is the answer to the next
+    :class:`Respond`. Repeated while nobody asks for it."""
+
+
 class SpeechAligned(_Message, frozen=True, tag=True):
     """Words whose texts join to the text that was asked about; empty when it could not be told."""
 
@@ -359,11 +384,13 @@ Output = (
     | ResponseQueued
     | TextGenerated
     | SpeechGenerated
+    | PictureGenerated
     | ToolCallStarted
     | ToolCallDelta
     | ToolCallEnded
     | ResponseEnded
     | SpeechAligned
+    | SpeechOffered
 )
 
 
@@ -398,7 +425,7 @@ class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What an engine serves. ``context_tokens`` bounds prompt and answer together.
 
     ``recognizer`` names what writes down speech, "" where the model hears by itself.
-    ``sees``: it takes pictures, in messages and of a camera.
+    ``sees``: it takes pictures, in messages and of a camera. ``shows``: its answers have video.
     ``calls_tools``: it can be told of tools. ``batch``: answers of the batch lane that run at the
     same time; 0: there is no such lane.
     ``sampling``: what it honours of a request's ``temperature``, ``top_p``, ``seed``, ``stop``.
@@ -413,6 +440,7 @@ class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
     default_voice: str
     context_tokens: int
     sees: bool = False
+    shows: bool = False
     description: str = ""
     recognizer: str = ""
     calls_tools: bool = True

@@ -6,6 +6,7 @@ together leaves together.
 
 import heapq
 import itertools
+import math
 import re
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
@@ -15,6 +16,7 @@ from typing import Literal
 
 import msgspec
 
+from duologue.codecs.video_pattern import pattern
 from duologue.engines.backend import Emit
 from duologue.engines.engine import (
     HEARD_RATE,
@@ -31,6 +33,7 @@ from duologue.engines.engine import (
     Hear,
     JudgeTurn,
     OpenSession,
+    PictureGenerated,
     Prepare,
     Respond,
     ResponseEnded,
@@ -359,9 +362,30 @@ class Performance:
                 text = clause.text if start == 0 else ""
                 answer.output_tokens += len(text.split())
                 self._emit(SpeechGenerated(answer.generation, pcm, text, session=answer.session))
+                self._picture(answer, made, made + samples)
                 made += samples
                 sequence += 1
         return False
+
+    def _picture(self, answer: _Answer, start: int, end: int) -> None:
+        """The pictures that go with these samples; the first is number 0."""
+        options = self._options
+        rate = options.picture_rate
+        if not rate:
+            return
+        first, last = (math.ceil(at * rate / SPOKEN_RATE) for at in (start, end))
+        for number in range(first, last):
+            width, height = options.picture_width, options.picture_height
+            self._emit(
+                PictureGenerated(
+                    answer.generation,
+                    number * 1000 / rate,
+                    width,
+                    height,
+                    pattern(number, width, height),
+                    session=answer.session,
+                )
+            )
 
     def _window_is_shut(self, answer: _Answer, made: int) -> bool:
         window_ms = self._options.window_ms

@@ -98,7 +98,9 @@ class ScriptedOptions(msgspec.Struct, frozen=True, kw_only=True):
     what the answers to EndUtterance and JudgeTurn take. ``window_ms``: how far speech may be ahead
     of what was acknowledged, ``None`` for no bound. ``word_ms``: between two words of a text or two
     pieces of arguments. A token is a word. ``batch``: answers of the batch lane at the same time.
-    ``start_failure``: refuse to start, for this reason.
+    ``picture_rate``: pictures a second of video beside its speech, each of which says its number
+    (:mod:`duologue.codecs.video_pattern`); 0 for none. ``start_failure``:
+    refuse to start, for this reason.
     """
 
     replies: tuple[Reply, ...] = REPLIES
@@ -108,6 +110,9 @@ class ScriptedOptions(msgspec.Struct, frozen=True, kw_only=True):
     judge_ms: float = 0.0
     chunk_ms: int = 100
     word_ms: float = 5.0
+    picture_rate: float = 0.0
+    picture_width: int = 320
+    picture_height: int = 240
     window_ms: int | None = None
     capacity: int = 1000
     model: str = "scripted"
@@ -124,6 +129,9 @@ class ScriptedOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("one reply at least must have no match")
         if not self.probabilities or not self.voices:
             raise ValueError("probabilities and voices must not be empty")
+        sides = (self.picture_width, self.picture_height)
+        if any(side % 2 or not 32 <= side <= 1088 for side in sides) or self.picture_rate > 60:
+            raise ValueError("pictures have even sides of 32 to 1088, at most 60 a second")
 
 
 class Choice(msgspec.Struct, frozen=True):

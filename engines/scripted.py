@@ -44,6 +44,7 @@ class ScriptedBackend:
             default_voice=options.voices[0],
             context_tokens=options.context_tokens,
             sees=options.sees,
+            shows=options.picture_rate > 0,
             description="A script; there is no model.",
             batch=options.batch,
             # A script leaves nothing to chance, so these change nothing.

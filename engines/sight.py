@@ -34,7 +34,7 @@ class View:
     def note(self, now: float) -> str:
         """The view as the prompt has it, with its age."""
         age = max(0.0, now - self.taken)
-        return f"(In view of the user's camera {age:.1f} seconds ago: {self.description}.)"
+        return f"(You see through the user's camera, {age:.1f} seconds ago: {self.description}.)"
 
 
 def with_note(request: ResponseRequest, *parts: str | ImagePart) -> ResponseRequest:

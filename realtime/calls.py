@@ -96,7 +96,8 @@ class Calls:
         return self._calls.get(call_id)
 
     def _choose(self, offer: Offer) -> Choice:
-        return choose(offer, sees=self._registry.sees and self._settings.camera.rate > 0)
+        sees = self._registry.sees and self._settings.camera.rate > 0
+        return choose(offer, sees=sees, shows=self._registry.shows)
 
     async def accept(self, sdp: str, config: SessionConfig, now_epoch: int) -> tuple[Call, str]:
         """Answer an offer: the call, which connects from now on by itself, and the answer's SDP.

@@ -11,6 +11,7 @@ from duologue.sessions.effects import (
     FlushPlayout,
     RestorePlayout,
     ServerEvent,
+    ShowPicture,
 )
 from duologue.sessions.live_cascade import CascadeVoice
 from duologue.sessions.ports import Incoming, TransportClosed
@@ -46,6 +47,9 @@ class LiveTransport:
 
     def steer(self, effect: FlushPlayout | DuckPlayout | RestorePlayout) -> None:
         self._voice.steer(effect)
+
+    def show(self, effect: ShowPicture) -> None:
+        """Live has no pictures."""
 
     async def aclose(self, code: int, reason: str) -> None:
         """The core is over; the first reason there was is the one that is told."""

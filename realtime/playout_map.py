@@ -39,6 +39,11 @@ class PlayoutMap:
         self._item_ms += length_ms
         self._waiting.append(_Stretch(item_id, self._item_ms, length_ms))
 
+    @property
+    def end_ms(self) -> float:
+        """Of everything: where what is given next will begin."""
+        return self._total_ms + sum(stretch.left_ms for stretch in self._waiting)
+
     def flush(self) -> None:
         """The sender has dropped what waits."""
         self._waiting.clear()

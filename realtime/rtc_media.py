@@ -6,13 +6,20 @@ pacer's tick to the socket, without any of them. All else (DTLS, SCTP, RTCP, vid
 """
 
 import logging
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pylibsrtp
-from aiortc.rtcdtlstransport import RTCCertificate, RTCDtlsTransport, State
+from aiortc.rtcdtlstransport import RTCCertificate, RTCDtlsTransport, RtpRouter, State
 from aiortc.rtcicetransport import RTCIceTransport
-from aiortc.rtp import AnyRtcpPacket, RtpPacket as RouterPacket
+from aiortc.rtp import (
+    RTCP_PSFB_FIR,
+    AnyRtcpPacket,
+    RtcpPsfbPacket,
+    RtpPacket as RouterPacket,
+)
 
 from duologue.codecs.media import MalformedDataError
 from duologue.codecs.rtp import HEADER_BYTES, RtpPacket, parse_rtp
@@ -56,6 +63,7 @@ class MediaTransport(RTCDtlsTransport):
 
     def __init__(self, transport: RTCIceTransport, certificates: list[RTCCertificate]) -> None:
         super().__init__(transport, certificates)
+        self._rtp_router = _Router()
         self._listeners: dict[int, Listener] = {}
         self.refused = 0
         """Audio packets that failed authentication, were replayed or malformed."""
@@ -151,6 +159,19 @@ class MediaTransport(RTCDtlsTransport):
             logger.exception("an audio receiver failed")
             self.unlisten(listener)
         return True
+
+
+class _Router(RtpRouter):
+    """aiortc's, which does not know requests for a key picture that name their source in the way
+    of RFC 5104, section 4.3.1.1."""
+
+    def route_rtcp(self, packet: AnyRtcpPacket) -> set[Any]:
+        recipients: set[Any] = super().route_rtcp(packet)
+        if isinstance(packet, RtcpPsfbPacket) and packet.fmt == RTCP_PSFB_FIR:
+            for (ssrc,) in struct.iter_unpack("!L4x", packet.fci[: len(packet.fci) // 8 * 8]):
+                if ssrc in self.senders:
+                    recipients.add(self.senders[ssrc])
+        return recipients
 
 
 class ReportTarget:

@@ -29,6 +29,7 @@ from duologue.realtime.sdp_answer import AudioChoice, Choice, LocalSide
 from duologue.realtime.sdp_offer import invalid_sdp
 from duologue.realtime.sdp_video import VideoChoice
 from duologue.realtime.video_receiver import CameraSettings, VideoReceiver
+from duologue.realtime.video_sender import Picture, ScreenSettings, VideoSender
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +52,7 @@ class PeerSettings:
     connect_seconds: float = 20.0
     farewell_seconds: float = 2.0
     camera: CameraSettings = field(default_factory=CameraSettings)
+    screen: ScreenSettings = field(default_factory=ScreenSettings)
 
 
 class PeerListener(Protocol):
@@ -128,6 +130,7 @@ class RtcPeer:
         self._receiver: AudioReceiver | None = None
         self._sender: AudioSender | None = None
         self._camera: VideoReceiver | None = None
+        self._screen: VideoSender | None = None
         self._video_threads = video_threads or anyio.CapacityLimiter(1)
         self._video_ssrc = secrets.randbelow(0xFFFFFFFE) + 1
         self._closing = False
@@ -171,7 +174,7 @@ class RtcPeer:
                 self._pacer,
                 ssrc=self._ssrc,
                 cname=self._cname,
-                on_played=self._listener.peer_played,
+                on_played=self._tell_played,
                 mid=mid,
             )
 
@@ -186,6 +189,16 @@ class RtcPeer:
                 cname=self._cname,
                 threads=self._video_threads,
                 settings=self._settings.camera,
+            )
+        if video.sends:
+            self._screen = VideoSender(
+                self._dtls,
+                video,
+                self._pacer,
+                ssrc=self._video_ssrc,
+                cname=self._cname,
+                threads=self._video_threads,
+                settings=self._settings.screen,
             )
 
     # -- coming about -----------------------------------------------------------------------
@@ -256,8 +269,10 @@ class RtcPeer:
 
     async def work(self) -> None:
         """What a connection does in tasks of its own, until cancelled; :meth:`connect` first."""
-        if self._camera is not None:
-            await self._camera.run()
+        async with anyio.create_task_group() as tasks:
+            for media in (self._camera, self._screen):
+                if media is not None:
+                    tasks.start_soon(media.run)
 
     @staticmethod
     async def _start_ice(ice: RTCIceTransport, choice: Choice) -> None:
@@ -324,8 +339,9 @@ class RtcPeer:
             self._receiver.start()
         if self._sender is not None:
             self._sender.start()
-        if self._camera is not None:
-            self._camera.start()
+        for media in (self._camera, self._screen):
+            if media is not None:
+                media.start()
         data = self._choice.data
         if data is not None:
             self._sctp = SctpAssociation(self._dtls, data.port)
@@ -377,10 +393,22 @@ class RtcPeer:
         if self._sender is not None:
             self._sender.play(pcm)
 
+    def show(self, picture: Picture, due_ms: float | None) -> None:
+        """Show it when so much of all that :meth:`play` was given has left; None: at once."""
+        if self._screen is not None:
+            self._screen.show(picture, due_ms)
+
+    def _tell_played(self, total_ms: float, now: float) -> None:
+        if self._screen is not None:
+            self._screen.heard(total_ms)
+        self._listener.peer_played(total_ms, now)
+
     def flush(self) -> None:
-        """Fade out and forget what waits."""
+        """Fade out and forget what waits, pictures as well."""
         if self._sender is not None:
             self._sender.flush()
+        if self._screen is not None:
+            self._screen.flush()
 
     def duck(self) -> None:
         if self._sender is not None:
@@ -411,8 +439,9 @@ class RtcPeer:
                 self._receiver.stop()
             if self._sender is not None:
                 self._sender.stop()
-            if self._camera is not None:
-                self._camera.stop()
+            for media in (self._camera, self._screen):
+                if media is not None:
+                    media.stop()
             with anyio.move_on_after(self._settings.farewell_seconds):
                 if self._sctp is not None:
                     await self._sctp.stop()

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import anyio
 
 from duologue.codecs.media import MediaValueError
-from duologue.realtime.playout_map import PlayoutMap
+from duologue.realtime.playout_map import BYTES_PER_MS, PlayoutMap
 from duologue.realtime.read_ahead import ReadAhead
 from duologue.realtime.rtc_peer import PeerFailed, RtcPeer
 from duologue.realtime.sdp_answer import LARGEST_MESSAGE
@@ -99,7 +99,7 @@ class RtcTransport:
         self._see = see
         self._map = PlayoutMap(report)
         self._speaking = ""
-        self._speech_began = 0.0
+        self._speech_began = self._speech_ms = 0.0
         self._peer: RtcPeer | None = None
         self._observers: list[WebSocketTransport] = []
         self._bucket = EventBucket(limits.rate, limits.burst, anyio.current_time())
@@ -164,7 +164,8 @@ class RtcTransport:
 
     def _speak(self, response_id: str) -> None:
         """Another response's audio comes next, after all that waits."""
-        self._speaking, self._speech_began = response_id, self._map.end_ms
+        self._speaking = response_id
+        self._speech_began, self._speech_ms = self._map.end_ms, 0.0
 
     async def aclose(self, code: int, reason: str) -> None:
         self._end(clean=True)
@@ -179,6 +180,9 @@ class RtcTransport:
         if self.plays_out and self._peer is not None:
             if delta.response_id != self._speaking:
                 self._speak(delta.response_id)
+            # Told anew each time: a flush has taken away what lay between.
+            self._speech_began = self._map.end_ms - self._speech_ms
+            self._speech_ms += len(delta.pcm) / BYTES_PER_MS
             self._map.play(delta.item_id, delta.pcm)
             self._peer.play(delta.pcm)
 

@@ -16,6 +16,7 @@ from duologue.engines.engine import (
     CancelResponse,
     EngineSpec,
     Message,
+    PictureGenerated,
     Prepare,
     Respond,
     ResponseEnded,
@@ -24,7 +25,7 @@ from duologue.engines.engine import (
     Tool,
     UtterancePart,
 )
-from duologue.sessions.effects import Effect, EndReason, ErrorReported, ToEngine
+from duologue.sessions.effects import Effect, EndReason, ErrorReported, ShowPicture, ToEngine
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.events import ItemReference, ResponseParams
 from duologue.sessions.history import History
@@ -36,6 +37,10 @@ from duologue.sessions.session_config import SessionConfig, SessionLimits, Unset
 from duologue.sessions.turns import ASSISTANT, Assistant, AssistantSignal, Generation, step
 
 DEFAULT_ANSWER_TOKENS = 512
+DRAFT_PICTURES = 50
+"""Two seconds of an answer's video that wait until it is known whether it is wanted."""
+OF_NO_ANSWER = 0
+"""The generation of pictures that belong to none."""
 UNAVAILABLE = ProtocolError(
     "engine_unavailable", "The model is not available at the moment.", retry_after_ms=1000
 )
@@ -49,6 +54,15 @@ class Draft:
     until: int
     basis: tuple[int, SessionConfig]
     outputs: list[GeneratedOutput | ResponseEnded] = field(default_factory=list)
+    pictures: int = 0
+
+    def take(self, output: GeneratedOutput | ResponseEnded) -> None:
+        """Keep it until the answer is wanted. Of its pictures the first ones."""
+        if isinstance(output, PictureGenerated):
+            self.pictures += 1
+            if self.pictures > DRAFT_PICTURES:
+                return
+        self.outputs.append(output)
 
 
 def _limit(config: SessionConfig, params: ResponseParams) -> int | None:
@@ -90,6 +104,16 @@ class Answering:
         self.quiet_since = math.inf
         """When the last answer had been heard, if the user has said nothing since."""
         self.ever_spoke = False
+
+    @property
+    def busy(self) -> bool:
+        """There is an answer, so there can't be another one."""
+        return self._active is not None
+
+    @property
+    def decides(self) -> bool:
+        """The model speaks when it wants to: the end of a turn asks for nothing."""
+        return self._spec.duplex is not None
 
     # -- asking -----------------------------------------------------------------------------
 
@@ -299,8 +323,10 @@ class Answering:
         number = output.generation
         if isinstance(output, ResponseEnded):
             self._yielding.discard(number)
-        if self._draft is not None and number == self._draft.generation:
-            self._draft.outputs.append(output)
+        if isinstance(output, PictureGenerated) and number == OF_NO_ANSWER:
+            self._effects.append(ShowPicture("", output))
+        elif self._draft is not None and number == self._draft.generation:
+            self._draft.take(output)
         elif self._active is not None and number == self._active.generation:
             self._receive(self._active, output, now)
         elif number in self._out_of_band:

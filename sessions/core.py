@@ -12,10 +12,12 @@ from typing import Any
 
 from duologue.engines.engine import (
     EngineSpec,
+    PictureGenerated,
     ResponseEnded,
     See,
     SpeechAligned,
     SpeechGenerated,
+    SpeechOffered,
     TextGenerated,
     ToolCallDelta,
     ToolCallEnded,
@@ -59,6 +61,7 @@ from duologue.sessions.events import (
     PictureSeen,
     PlaybackReported,
     Rejected,
+    ResponseParams,
     RetrieveItem,
     TruncateItem,
     UpdateSession,
@@ -67,7 +70,7 @@ from duologue.sessions.events import (
 from duologue.sessions.history import History
 from duologue.sessions.items import InputAudio, InputImage, MessageItem
 from duologue.sessions.listening import Listening
-from duologue.sessions.session_config import SessionConfig, SessionLimits
+from duologue.sessions.session_config import SessionConfig, SessionLimits, TurnPolicy
 from duologue.sessions.turns import CONNECTION, Connection, ConnectionSignal, step
 
 ENDED = (Connection.CLOSING, Connection.CLOSED, Connection.CLEANUP_FAILED, Connection.FAILED)
@@ -92,6 +95,8 @@ class Session:
         self.config = config
         self.connection = Connection.ATTACHED
         self._spec = spec
+        if spec.duplex is not None:
+            limits = replace(limits, turn_policy=TurnPolicy.OVERLAP)
         self._limits = limits
         self._make_id = new_id
         self._plays_out = plays_out
@@ -302,6 +307,10 @@ class Session:
     def _receive_output(self, event: Any, now: float) -> None:
         self.answering.receive(event, now)
 
+    def _take_offer(self, event: SpeechOffered, now: float) -> None:
+        if self.config.kind == "realtime" and not self.answering.busy:
+            self.answering.create(self.config, ResponseParams(), now)
+
     def _receive_alignment(self, event: SpeechAligned, now: float) -> None:
         self.answering.playout.aligned(event)
         self.listening.prepare()
@@ -384,11 +393,13 @@ _HANDLERS: Mapping[type, Callable[[Session, Any, float], None]] = {
     TurnJudged: Session._receive_judgement,
     TextGenerated: Session._receive_output,
     SpeechGenerated: Session._receive_output,
+    PictureGenerated: Session._receive_output,
     ToolCallStarted: Session._receive_output,
     ToolCallDelta: Session._receive_output,
     ToolCallEnded: Session._receive_output,
     ResponseEnded: Session._receive_output,
     SpeechAligned: Session._receive_alignment,
+    SpeechOffered: Session._take_offer,
     Attached: Session._attach,
     Detached: Session._detach,
     CloseRequested: Session._close,

@@ -7,7 +7,7 @@ wire's field names. The second part goes to the media path and to the engine.
 from dataclasses import dataclass
 from typing import Literal
 
-from duologue.engines.engine import Command, TokenLogprob, Usage
+from duologue.engines.engine import Command, PictureGenerated, TokenLogprob, Usage
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.items import Item
 from duologue.sessions.session_config import AudioFormat, Modality, SessionConfig
@@ -339,6 +339,17 @@ class RestorePlayout:
     """Fade in and go on where it was held back: nobody took the floor."""
 
 
+@dataclass(frozen=True, slots=True)
+class ShowPicture:
+    """Show it when so much of its response's audio has been played (where the server plays out).
+
+    Of no response (""): at once.
+    """
+
+    response_id: str
+    picture: PictureGenerated
+
+
 # -- to the engine and the connection -------------------------------------------------------
 
 
@@ -401,5 +412,6 @@ MediaEffect = (
     | FlushPlayout
     | DuckPlayout
     | RestorePlayout
+    | ShowPicture
 )
 Effect = ServerEvent | MediaEffect | ToEngine | CloseTransport | CleanUp

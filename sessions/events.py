@@ -8,9 +8,11 @@ are events too, as they are.
 from dataclasses import dataclass
 
 from duologue.engines.engine import (
+    PictureGenerated,
     ResponseEnded,
     SpeechAligned,
     SpeechGenerated,
+    SpeechOffered,
     TextGenerated,
     ToolCallDelta,
     ToolCallEnded,
@@ -231,10 +233,12 @@ EngineEvent = (
     | TurnJudged
     | TextGenerated
     | SpeechGenerated
+    | PictureGenerated
     | ToolCallStarted
     | ToolCallDelta
     | ToolCallEnded
     | ResponseEnded
     | SpeechAligned
+    | SpeechOffered
 )
 Event = ClientEvent | MediaEvent | ConnectionEvent | EngineEvent

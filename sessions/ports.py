@@ -8,6 +8,7 @@ from duologue.sessions.effects import (
     FlushPlayout,
     RestorePlayout,
     ServerEvent,
+    ShowPicture,
 )
 from duologue.sessions.events import Attached, ClientEvent, Detached, Event
 
@@ -39,6 +40,9 @@ class Transport(Protocol):
     def steer(self, effect: FlushPlayout | DuckPlayout | RestorePlayout) -> None:
         """Change what is being played out, where the server plays it out; else does nothing."""
 
+    def show(self, effect: ShowPicture) -> None:
+        """Show a picture in its time, where the server plays out; else does nothing."""
+
     async def aclose(self, code: int, reason: str) -> None:
         """Send what is queued, within a bound, then close. Idempotent."""
 
@@ -50,6 +54,12 @@ class Observer(Protocol):
 
     def effect(self, session_id: str, effect: Effect, now: float) -> None: ...
 
+    def trace(self, session_id: str, generation: int) -> str:
+        """The traceparent that the request for this answer takes along; "" for none.
+
+        Asked after :meth:`effect` has seen the request.
+        """
+
 
 class Unobserved:
     """Looks away."""
@@ -59,6 +69,9 @@ class Unobserved:
 
     def effect(self, session_id: str, effect: Effect, now: float) -> None:
         return
+
+    def trace(self, session_id: str, generation: int) -> str:
+        return ""
 
 
 class TransportClosed(Exception):

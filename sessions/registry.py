@@ -79,6 +79,11 @@ class SessionRegistry:
         """Whether pictures are of use, as far as is known before a session opens."""
         return self._engine.ready and self._engine.spec.sees
 
+    @property
+    def shows(self) -> bool:
+        """Whether answers have video, as far as is known before a session opens."""
+        return self._engine.ready and self._engine.spec.shows
+
     async def __aenter__(self) -> "SessionRegistry":
         self._tasks = await anyio.create_task_group().__aenter__()
         self._tasks.start_soon(self._reap)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from duologue.engines.engine import (
     Acknowledge,
+    PictureGenerated,
     ResponseEnded,
     SpeechGenerated,
     TextGenerated,
@@ -36,6 +37,7 @@ from duologue.sessions.effects import (
     ResponseDone,
     ResponseStatus,
     ResponseView,
+    ShowPicture,
     TextDelta,
     TextDone,
     ToEngine,
@@ -63,7 +65,14 @@ OUTPUT_AUDIO_TOKENS_PER_SECOND = 20
 _EPSILON = 1e-6
 
 
-GeneratedOutput = TextGenerated | SpeechGenerated | ToolCallStarted | ToolCallDelta | ToolCallEnded
+GeneratedOutput = (
+    TextGenerated
+    | SpeechGenerated
+    | PictureGenerated
+    | ToolCallStarted
+    | ToolCallDelta
+    | ToolCallEnded
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +158,8 @@ class LiveResponse:
                 )
             case SpeechGenerated():
                 self._speak(output, now)
+            case PictureGenerated():
+                self.effects.append(ShowPicture(self.id, output))
             case ToolCallStarted():
                 self._start_call(output)
             case ToolCallDelta():

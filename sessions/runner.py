@@ -12,9 +12,11 @@ from collections.abc import Callable
 
 import anyio
 import anyio.lowlevel
+import msgspec
 
-from duologue.codecs.media import CodecError
+from duologue.codecs.media import CodecError, Int16Samples
 from duologue.codecs.pcm import int16_from_bytes
+from duologue.engines.duplex_turns import DuplexTurnsStream, Persona
 from duologue.engines.engine import (
     HEARD_RATE,
     Command,
@@ -23,6 +25,7 @@ from duologue.engines.engine import (
     EngineLost as EngineLostError,
     EngineStream,
     EngineUnavailable,
+    Respond,
     ResponseQueued,
 )
 from duologue.models.silero_vad import SileroVad
@@ -145,6 +148,7 @@ class Conversation:
                 self.happen(Rejected(_full(audio.event_id)))
                 return
             judge = self.session.config.turn_detection is not None
+            self._let_hear(self._hearing.decode(data), form.rate)
             for event in self._hearing.accept(data, judge):
                 self.happen(event)
             if len(slices) > 1:
@@ -166,6 +170,7 @@ class Conversation:
                 return
             self._deaf = False
             judge = self.session.config.turn_detection is not None
+            self._let_hear(samples, HEARD_RATE)
             for event in self._hearing.accept_samples(samples, judge):
                 self.happen(event)
         except Exception:
@@ -179,6 +184,16 @@ class Conversation:
     def report(self, item_id: str, played_ms: float) -> None:
         """Playout that is the server's own stands here in an item. Never raises."""
         self._happen_at_last(PlaybackReported(item_id, played_ms))
+
+    def _let_hear(self, samples: Int16Samples, rate: int) -> None:
+        """A model that never stops listening hears all of it, and not utterances."""
+        if isinstance(self._stream, DuplexTurnsStream):
+            config = self.session.config
+            persona = Persona(config.voice, config.instructions)
+            try:
+                self._stream.listen(samples, rate, persona)
+            except EngineLostError:
+                logger.debug("session %s: sound was lost with its worker", self.id)
 
     async def _supply(self) -> None:
         """Give the engine the audio of items, in pieces between which others get their turn."""
@@ -290,7 +305,7 @@ class Conversation:
             match effect:
                 case effects.ToEngine():
                     self._hearing.forward()
-                    self._tell(effect.command)
+                    self._tell(self._traced(effect.command))
                 case effects.CloseTransport():
                     self._closing = effect
                 case effects.CleanUp():
@@ -303,6 +318,9 @@ class Conversation:
                 case effects.FlushPlayout() | effects.DuckPlayout() | effects.RestorePlayout():
                     if self._transport is not None:
                         self._transport.steer(effect)
+                case effects.ShowPicture():
+                    if self._transport is not None:
+                        self._transport.show(effect)
                 case effects.ItemRetrieved():
                     self._say(
                         effects.ItemRetrieved(effect.item, self._hearing.recorded(effect.item.id))
@@ -315,6 +333,13 @@ class Conversation:
     def _say(self, event: effects.ServerEvent) -> None:
         if self._transport is not None:
             self._transport.send(event)
+
+    def _traced(self, command: Command) -> Command:
+        if isinstance(command, Respond):
+            trace = self._observer.trace(self.id, command.generation)
+            if trace:
+                return msgspec.structs.replace(command, trace=trace)
+        return command
 
     def _tell(self, command: Command) -> None:
         try:

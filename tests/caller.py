@@ -120,6 +120,10 @@ class Caller:
     events: list[Event] = field(default_factory=list)
     levels: list[float] = field(default_factory=list)
     """The loudness of each frame that was played."""
+    pictures: list[tuple[float, av.VideoFrame]] = field(default_factory=list)
+    """Each with when it came."""
+    loud_at: list[float] = field(default_factory=list)
+    """When each audible frame came."""
     changed: anyio.Event = field(default_factory=anyio.Event)
     call_id: str = ""
 
@@ -192,7 +196,13 @@ class Caller:
         try:
             while True:
                 frame = await track.recv()
+                if isinstance(frame, av.VideoFrame):
+                    self.pictures.append((anyio.current_time(), frame))
+                    self.changed.set()
+                    continue
                 self.levels.append(float(np.abs(frame.to_ndarray().astype(float)).max()))
+                if self.levels[-1] > AUDIBLE:
+                    self.loud_at.append(anyio.current_time())
                 self.changed.set()
         except MediaStreamError:
             self.changed.set()
@@ -203,13 +213,15 @@ async def calling(
     *,
     audio: bool = True,
     camera: Camera | None = None,
+    screen: bool = False,
     codec: str | None = None,
     check: Callable[[str], Event] | None = None,
     configuration: RTCConfiguration | None = None,
 ) -> AsyncIterator[Caller]:
     """A caller that has not dialled yet. ``check`` is given the text of every event.
 
-    ``codec``: the one that it offers for its camera, as ``video/H264``.
+    ``screen``: it would like to see something. ``codec``: the one that it offers for that and for
+    its camera, as ``video/H264``.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(aioice.ice, "get_host_addresses", lambda use_ipv4, use_ipv6: ["127.0.0.1"])
@@ -218,8 +230,11 @@ async def calling(
             caller = Caller(connection, Microphone(), connection.createDataChannel("oai-events"))
             if audio:
                 connection.addTrack(caller.microphone)
-            if camera is not None:
-                connection.addTrack(camera)
+            if camera is not None or screen:
+                if camera is not None:
+                    connection.addTrack(camera)
+                else:
+                    connection.addTransceiver("video", direction="recvonly")
                 if codec is not None:
                     known = RTCRtpSender.getCapabilities("video").codecs
                     connection.getTransceivers()[-1].setCodecPreferences(

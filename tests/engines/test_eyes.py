@@ -85,7 +85,7 @@ async def test_what_is_in_view_stands_behind_the_users_words_with_its_age() -> N
     await at.look(CUP)
     at.now += 1.5
     assert await at.prompt() == (
-        "What do you see? (In view of the user's camera 1.5 seconds ago: 512 pixels.)"
+        "What do you see? (You see through the user's camera, 1.5 seconds ago: 512 pixels.)"
     )
     assert at.loaded == 1
 
@@ -173,7 +173,7 @@ async def test_a_model_that_sees_gets_the_newest_picture_itself() -> None:
     assert await at.prompt(ImagePart(CUP_URL)) == "PICTURE"
     await at.look(FACE, CUP)
     shown = await at.eyes.shown(asking())
-    assert texts(shown).startswith("What do you see? (In view of the user's camera 0.0 seconds ago")
+    assert texts(shown).startswith("What do you see? (You see through the user's camera, 0.0")
     assert shown.messages[-1].parts[-1] == ImagePart(CUP_URL)
     await at.look(b"")
     assert await at.eyes.shown(asking()) == asking()

@@ -7,7 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from duologue.codecs.video_pattern import read_pattern
 from duologue.engines.engine import ResponseRequest, TextPart
+from duologue.engines.script import Clause, Reply
 from duologue.realtime.ice_agent import IceSettings
 from duologue.realtime.rtc_peer import PeerSettings
 from duologue.realtime.video_receiver import CameraSettings
@@ -91,3 +93,65 @@ async def test_a_camera_that_nobody_looks_at_is_not_sent(open_house: OpenHouse, 
             video = response.text.partition("m=video")[2]
             assert "a=inactive" in video
             assert "camera" not in await asked(caller)
+
+
+# -- pictures of the model's ----------------------------------------------------------------
+
+RATE = 10
+SPEECH = Reply(
+    clauses=(Clause("Look at this. ", 1000), Clause("And at that.", 1000)), first_ms=0, pace=0
+)
+
+
+def numbers(caller: Caller) -> list[int]:
+    """What the pictures that came say of themselves."""
+    return [read_pattern(frame.to_ndarray(format="gray8")) for _, frame in caller.pictures]
+
+
+@pytest.mark.parametrize("codec", ["video/VP8", "video/H264"])
+async def test_an_answers_pictures_are_seen_in_time_with_its_speech(
+    open_house: OpenHouse, codec: str
+) -> None:
+    async with open_house(peers=QUICK, picture_rate=RATE, replies=(SPEECH,)) as house:
+        async with house.http() as http, calling(screen=True, codec=codec) as caller:
+            response = await caller.dial(http)
+            assert "a=sendonly" in response.text.partition("m=video")[2]
+            caller.ask("Hello")
+            await caller.event("output_audio_buffer.stopped")
+            await caller.until(lambda: bool(caller.pictures) and numbers(caller)[-1] >= 15, 8)
+            shown = numbers(caller)
+            assert shown == sorted(shown)
+            assert set(shown) <= set(range(20))
+            assert len(set(shown)) >= 10
+            # Timestamps are of the clock of the sound, and skip where that does.
+            skipped = 0.02 * house.service.calls.pacer.skipped
+            first = caller.pictures[0][1]
+            for (_, frame), number in zip(caller.pictures, shown, strict=True):
+                apart = float((frame.pts - first.pts) * frame.time_base)
+                assert apart == pytest.approx((number - shown[0]) / RATE, abs=0.02 + skipped)
+
+
+async def test_an_interruption_ends_the_pictures(open_house: OpenHouse) -> None:
+    long = Reply(clauses=(Clause("On and on. ", 8000),), first_ms=0, pace=0)
+    async with open_house(peers=QUICK, picture_rate=RATE, replies=(long,)) as house:
+        async with house.http() as http, calling(screen=True) as caller:
+            await caller.dial(http)
+            caller.ask("Hello")
+            await caller.until(lambda: len(caller.pictures) > 3)
+            caller.send("response.cancel")
+            caller.send("output_audio_buffer.clear")
+            await caller.event("output_audio_buffer.cleared")
+            last = max(numbers(caller))
+            caller.ask("Again")
+            await caller.event("output_audio_buffer.started", 2)
+            await caller.until(lambda: 0 < numbers(caller)[-1] < last)
+            assert max(numbers(caller)) < last + 15
+
+
+async def test_a_client_that_shows_nothing_is_sent_no_pictures(open_house: OpenHouse) -> None:
+    async with open_house(peers=QUICK, picture_rate=RATE, replies=(SPEECH,)) as house:
+        async with house.http() as http, calling() as caller:
+            await caller.dial(http)
+            caller.ask("Hello")
+            await caller.event("output_audio_buffer.stopped")
+            assert not caller.pictures
