@@ -131,7 +131,8 @@ class TransformersLanguage:
 
     async def warm(self, session: str, request: ResponseRequest) -> None:
         self._stop_warming(session)
-        if self._answering[session]:
+        if self._answering[session] or not request.messages:
+            # Many templates take no conversation in which nobody has spoken.
             return
         run = _Run(session, lambda: Rank.IDLE)
         with anyio.CancelScope() as scope:

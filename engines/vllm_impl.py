@@ -22,7 +22,7 @@ from vllm.platforms import current_platform
 from vllm.renderers import ChatParams
 from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 from vllm.v1.engine.async_llm import AsyncLLM
-from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
+from vllm.v1.engine.exceptions import EngineDeadError
 
 from duologue.engines.chat_messages import Json
 from duologue.engines.leash import Leash
@@ -113,7 +113,8 @@ class VllmEngine:
             _, prompts = await self.llm.renderer.render_chat_async(
                 [messages], params, self._fitting
             )
-        except (ValueError, TypeError, KeyError, OSError) as error:
+        except Exception as error:
+            # Templates and readers of pictures raise what they like.
             raise VllmError(f"The prompt could not be made: {error}") from error
         return prompts[0]
 
@@ -135,7 +136,8 @@ class VllmEngine:
                 )
         except EngineDeadError as error:
             raise VllmError("The model's process has ended.", lost=True) from error
-        except (EngineGenerateError, ValueError) as error:
+        except Exception as error:
+            # What vLLM raises for a request has changed its kinds from release to release.
             raise VllmError(f"The model failed: {error.__cause__ or error}") from error
 
     async def abort(self, request: str) -> None:

@@ -151,7 +151,8 @@ class VllmLanguage:
 
     async def warm(self, session: str, request: ResponseRequest) -> None:
         self._stop_warming(session)
-        if self._answering[session]:
+        if self._answering[session] or not request.messages:
+            # Many templates take no conversation in which nobody has spoken.
             return
         with anyio.CancelScope() as scope:
             self._warming[session] = scope
