@@ -39,6 +39,7 @@ from duologue.engines.lanes import (
     worker_lane,
 )
 from duologue.engines.stage_messages import BeginStage, StageCommand, StageOutput
+from duologue.engines.tracing import AnswerSpans
 from duologue.engines.unix_stream import UnixStream, listen_at
 
 HELLO_S = 5.0
@@ -85,8 +86,11 @@ class Places:
         limits: LaneLimits,
         retry_after_s: float,
         batch_limit: int = 0,
+        spans: AnswerSpans | None = None,
     ) -> None:
-        """`batch_limit`: sessions of the batch lane; they take no place from conversations."""
+        """`batch_limit`: sessions of the batch lane; they take no place from conversations.
+        `spans` is told of the answers where they are traced."""
+        self._spans = spans
         self._commands = commands
         self._limits = limits
         self._retry_after_s = retry_after_s
@@ -131,6 +135,8 @@ class Places:
         place = self._places.get(output.session)
         if place is None:
             return
+        if self._spans is not None:
+            self._spans.said(output)
         if type(output) is ResponseEnded:
             place.answers.pop(output.generation, None)
             if place.batch:
@@ -242,6 +248,8 @@ class Places:
                         await self._pass(command)
             elif isinstance(command, Respond):
                 place.answers[command.generation] = False
+                if self._spans is not None:
+                    self._spans.asked(command)
                 if place.batch:
                     self._batch.respond(command)
                 else:
@@ -271,6 +279,8 @@ class Places:
     def _free(self, session: str) -> None:
         del self._places[session]
         self._batch.forget(session)
+        if self._spans is not None:
+            self._spans.forget(session)
         self._changed.set()
         self._changed = anyio.Event()
 

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import anyio
 import anyio.abc
+import anyio.to_thread
 import msgspec
 from anyio.streams.memory import MemoryObjectReceiveStream
 
@@ -32,6 +33,7 @@ from duologue.engines.lifeline import Beat, Drain, Report, Started, StartFailed,
 from duologue.engines.log_lines import JsonFormatter
 from duologue.engines.places import Places, listen
 from duologue.engines.pulse import Pulse
+from duologue.engines.tracing import AnswerSpans, create_tracer
 
 COMMANDS_QUEUED = 128
 """Commands that may wait for the backend: few, as a cancel waits behind them."""
@@ -154,6 +156,15 @@ class Worker:
     async def run(self) -> None:
         """Load, warm up, serve, end in order. An exception means the worker failed."""
         pulse = Pulse()
+        tracer = create_tracer(os.environ, {"duologue.worker": self._config.name})
+        try:
+            await self._run(pulse, AnswerSpans(tracer, time.time_ns) if tracer else None)
+        finally:
+            if tracer is not None:
+                with anyio.CancelScope(shield=True):
+                    await anyio.to_thread.run_sync(tracer.close)
+
+    async def _run(self, pulse: Pulse, spans: AnswerSpans | None) -> None:
         backend = BACKENDS[self._config.backend](self._config.options, pulse)
         send, receive = anyio.create_memory_object_stream[Command](COMMANDS_QUEUED)
         places = Places(
@@ -161,6 +172,7 @@ class Worker:
             limits=self._config.limits,
             retry_after_s=self._config.retry_after_s,
             batch_limit=self._config.batch_limit,
+            spans=spans,
         )
         async with anyio.create_task_group() as watching:
             watching.start_soon(self._obey, places)

@@ -1,6 +1,7 @@
 """Where session time comes from."""
 
 import time
+from collections.abc import Callable
 
 
 class MonotonicClock:
@@ -8,6 +9,12 @@ class MonotonicClock:
 
     def now(self) -> float:
         return time.monotonic()  # noqa: TID251 - the one place that reads it
+
+
+def wall_clock(now: float) -> Callable[[float], int]:
+    """Turns session time into nanoseconds since 1970, from what both clocks say `now`."""
+    base_ns = time.time_ns() - round(now * 1e9)
+    return lambda at: base_ns + round(at * 1e9)
 
 
 class ManualClock:

@@ -1,16 +1,21 @@
 """The application: the one place where concrete classes meet."""
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
 import anyio
+import anyio.to_thread
 import msgspec
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
+from duologue.engines.duplex_stream import RemoteDuplex
 from duologue.engines.lifeline import WorkerConfig
+from duologue.engines.duplex_stream import RemoteDuplex
+from duologue.engines.duplex_turns import DuplexTurns
 from duologue.engines.placement import PlacedEngine
 from duologue.engines.script import ScriptedOptions
 from duologue.engines.supervisor import SupervisionRules
@@ -19,16 +24,17 @@ from duologue.models.silero_vad import SileroVad
 from duologue.models.weights import locate
 from duologue.realtime.calls import Calls
 from duologue.realtime.live_sessions import LiveSessions
-from duologue.sessions.clock import MonotonicClock
+from duologue.sessions.clock import MonotonicClock, wall_clock
 from duologue.sessions.registry import SessionRegistry
+from duologue.sessions.turn_traces import TurnTraces
 from duologue.web.access import epoch
 from duologue.web.auth import Gate
 from duologue.web.cascade_setup import cascade_config
+from duologue.web.crew import check_cluster, crew
 from duologue.web.deployment_setup import deployment_plan, workforce
 from duologue.web.duplex_setup import duplex_script, moshi_options
 from duologue.web.language_setup import ready_seconds
 from duologue.web.metrics import Metrics
-from duologue.web.crew import check_cluster, crew
 from duologue.web.routes import ERROR_HANDLERS, routes
 from duologue.web.rtc_setup import peer_settings
 from duologue.web.security import SecurityHeaders
@@ -59,8 +65,12 @@ def create_app(settings: Settings) -> Starlette:
         engine = PlacedEngine(staff.remotes)
         clock = MonotonicClock()
         metrics = Metrics()
+        tracer = create_tracer(os.environ, {"duologue.worker": "gateway"})
+        observer = TurnTraces(metrics, tracer, wall_clock(clock.now())) if tracer else metrics
+        # Realtime's sessions take turns, whatever the model does.
+        turns = DuplexTurns(RemoteDuplex(engine), engine) if frame_locked(settings) else engine
         registry = SessionRegistry(
-            engine, vad, settings.limits, clock, settings.max_sessions, metrics
+            turns, vad, settings.limits, clock, settings.max_sessions, observer
         )
         metrics.watch("duologue_sessions", "Sessions that hold a place.", lambda: registry.active)
         metrics.watch("duologue_ready", "Whether the engine is ready.", lambda: engine.ready)
@@ -87,7 +97,16 @@ def create_app(settings: Settings) -> Starlette:
                 tasks.start_soon(remote.run)
             async with (
                 Calls(registry, peers) as calls,
-                LiveSessions(registry, calls, vad, clock, settings.live_recording) as live,
+                LiveSessions(
+                    registry,
+                    calls,
+                    vad,
+                    clock,
+                    engine,
+                    recording_seconds=settings.live_recording,
+                    max_sessions=settings.max_sessions,
+                    max_duration=settings.limits.max_duration,
+                ) as live,
                 registry,
             ):
                 metrics.watch("duologue_calls", "WebRTC calls that are on.", lambda: calls.active)
@@ -107,6 +126,8 @@ def create_app(settings: Settings) -> Starlette:
                 )
                 yield
             tasks.cancel_scope.cancel()
+        if tracer is not None:
+            await anyio.to_thread.run_sync(tracer.close)
 
     middleware = [Middleware(SecurityHeaders)]
     if settings.allowed_origins:

@@ -197,6 +197,9 @@ class Metrics:
         if turn is not None:
             self._turned(session_id, turn)
 
+    def trace(self, session_id: str, generation: int) -> str:
+        return ""
+
     def _forget(self, session_id: str) -> None:
         self._stopped.pop(session_id, None)
         self._watches.pop(session_id, None)

@@ -483,12 +483,17 @@ class Diary:
     def effect(self, session_id, effect, now):
         self.effects.append((session_id, type(effect), now))
 
+    def trace(self, session_id, generation):
+        return f"{session_id}/{generation}"
+
 
 async def test_an_observer_sees_all_that_happens(house):
     diary = Diary()
     async with house(observer=diary) as home:
-        conversation, wire, _ = await home.visit()
+        conversation, wire, stream = await home.visit()
         await tell(wire, typed("Hi"), ask())
+    [respond] = [one for one in stream.commands if isinstance(one, engine.Respond)]
+    assert respond.trace == f"{conversation.id}/{respond.generation}"
     seen = [kind for _, kind, _ in diary.events]
     assert [events.Attached, events.CreateItem, events.CreateResponse] == seen[:3]
     done = [kind for _, kind, _ in diary.effects]
