@@ -25,6 +25,7 @@ from duologue.sessions.live_events import (
     Started,
 )
 from duologue.sessions.live_microphone import LiveMicrophone
+from duologue.sessions.live_mixer import RATE
 from duologue.sessions.live_recording import LiveRecording
 from duologue.sessions.live_session import LiveSession
 from duologue.sessions.ports import Clock, TransportClosed
@@ -118,13 +119,20 @@ class LiveRoom:
         now = self._clock.now()
         if self.session.closed is not None:
             return
-        if self._observers or self.recording is not None:
+        wide = narrow = None
+        rate = self.session.voice.rate
+        if self._observers or self.recording is not None or rate == RATE:
             wide = self._microphone.wide(samples)
+        if rate != RATE or self.session.paused:
+            narrow = self._microphone.narrow(samples)
+        if wide is not None:
             if self.recording is not None:
                 self.recording.heard(wide, self.session.place(now))
             for observer in self._observers:
                 observer.send(InputAudio(wide))
-        self.session.hear(self._microphone.narrow(samples), now)
+        given = wide if rate == RATE else narrow
+        assert given is not None
+        self.session.hear(given, narrow, now)
         self.flush()
 
     # -- time and events --------------------------------------------------------------------
@@ -139,6 +147,11 @@ class LiveRoom:
             self.session.handle_timer(self._clock.now())
             self.flush()
             await anyio.lowlevel.checkpoint()
+
+    def pump(self) -> None:
+        """A frame has come: it may leave now."""
+        self.session.handle_timer(self._clock.now())
+        self.flush()
 
     def settle(self) -> None:
         """What speaks was told something."""

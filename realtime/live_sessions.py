@@ -14,8 +14,12 @@ from typing import Final
 import anyio
 import anyio.abc
 
+from duologue.engines.duplex import BeginDuplex, DuplexChoice, DuplexStream
+from duologue.engines.duplex_stream import DuplexPlaces, DuplexRefused, RemoteDuplex
+from duologue.engines.engine import EngineLost, EngineSpec, EngineUnavailable
 from duologue.models.silero_vad import SileroVad
 from duologue.realtime.calls import Calls
+from duologue.realtime.live_duplex import LiveDuplex
 from duologue.realtime.live_peer import LivePeer
 from duologue.realtime.live_room import LiveLink, LiveRoom
 from duologue.realtime.live_session_wire import Medium
@@ -24,14 +28,27 @@ from duologue.realtime.live_wire import LiveDecoder, LiveEncoder
 from duologue.realtime.rtc_peer import RtcPeer
 from duologue.realtime.sdp_answer import choose, write_answer
 from duologue.realtime.sdp_offer import parse_offer
+from duologue.sessions.errors import CODES, ProtocolError
 from duologue.sessions.items import InputAudio, Item, MessageItem
 from duologue.sessions.live_cascade import CascadeVoice, cascade_config
-from duologue.sessions.live_config import LiveConfig, LiveFormat, ResponsesDelegation
+from duologue.sessions.live_config import (
+    ClientDelegation,
+    LiveConfig,
+    LiveFormat,
+    ResponsesDelegation,
+)
+from duologue.sessions.live_duplex import DuplexVoice, duplex_pace
 from duologue.sessions.live_microphone import WakeDetector
 from duologue.sessions.live_recording import LiveRecording
 from duologue.sessions.live_session import LivePace, LiveSession
 from duologue.sessions.ports import Clock
-from duologue.sessions.registry import SessionRegistry, new_id
+from duologue.sessions.registry import (
+    RETRY_AFTER,
+    Draining,
+    SessionRegistry,
+    SessionsFull,
+    new_id,
+)
 from duologue.sessions.runner import Conversation
 from duologue.sessions.session_config import AudioFormat, SessionConfig
 
@@ -52,6 +69,8 @@ class Past:
 
     config: LiveConfig
     history: tuple[Item, ...] = ()
+    fork: Callable[[str, DuplexChoice | None], Awaitable[DuplexStream]] | None = None
+    """Of a frame-locked model, whose state is there for as long as the session is."""
 
 
 @dataclass(slots=True)
@@ -82,9 +101,20 @@ class LiveSessions:
         calls: Calls,
         vad: SileroVad,
         clock: Clock,
+        engine: DuplexPlaces,
+        *,
         recording_seconds: float = 0.0,
+        max_sessions: int = 64,
+        max_duration: float = 3600.0,
     ) -> None:
+        """``engine`` is what the registry's sessions speak with in the end. ``max_sessions``, with
+        Realtime's; ``max_duration`` in seconds.
+        """
         self._registry = registry
+        self._engine = engine
+        self._duplex = RemoteDuplex(engine)
+        self._most = max_sessions
+        self._longest = max_duration
         self._peers = calls
         self._vad = vad
         self._clock = clock
@@ -105,6 +135,8 @@ class LiveSessions:
         trace: TracebackType | None,
     ) -> bool | None:
         assert self._tasks is not None
+        for call in list(self._calls.values()):
+            call.room.close("connection_lost")
         self._tasks.cancel_scope.cancel()
         return await self._tasks.__aexit__(kind, error, trace)
 
@@ -157,9 +189,15 @@ class LiveSessions:
         """
         if not config.voice:
             config = replace(config, voice=base.voice)
+        spec = self._engine.spec
+        if spec.duplex is not None:
+            return self._enter(
+                await self._open_duplex(
+                    config, link, decoder, spec, heard, medium, past, client_event_id
+                )
+            )
         if past is not None:
             config = replace(config, history=past.history)
-        spec = self._registry.engine.spec
         core_config = cascade_config(config, base, spec.recognizer or spec.model)
         conversation = await self._registry.open(core_config, plays_out=True)
         now = self._clock.now()
@@ -191,6 +229,69 @@ class LiveSessions:
                 conversation.see,
             )
         )
+
+    async def _open_duplex(
+        self,
+        config: LiveConfig,
+        link: LiveLink,
+        decoder: LiveDecoder,
+        spec: EngineSpec,
+        heard: LiveFormat,
+        medium: Medium,
+        past: Past | None,
+        client_event_id: str | None,
+    ) -> LiveCall:
+        """As :meth:`open`, for a frame-locked model."""
+        assert spec.duplex is not None
+        if self._registry.draining:
+            raise Draining("the server is restarting")
+        if self._registry.active + self.active >= self._most:
+            raise SessionsFull(RETRY_AFTER)
+        stream = await self._stream(config, spec, past)
+        now = self._clock.now()
+        session = LiveSession(
+            config,
+            duplex_pace(spec.duplex),
+            now,
+            now + self._longest,
+            new_id,
+            WakeDetector(self._vad) if config.idle_timeout is not None else None,
+            client_event_id,
+        )
+        room = self._room(session, link, heard)
+        driver = LiveDuplex(room, stream, self._clock)
+        voice = DuplexVoice(session, spec.duplex, driver.tell)
+        session.voice = voice
+        if not isinstance(config.delegation, ClientDelegation | None):
+            message = "This model hands nothing over: its delegation has no effect."
+            room.note("delegation_unavailable", message)
+        if config.history:
+            room.note("input_left_out", "This model can't be told of an earlier conversation.")
+        return LiveCall(
+            room.id,
+            room,
+            medium,
+            decoder,
+            lambda: driver.serve(voice),
+            lambda: room.close("connection_lost"),
+            lambda: Past(session.config, fork=stream.fork),
+        )
+
+    async def _stream(
+        self, config: LiveConfig, spec: EngineSpec, past: Past | None
+    ) -> DuplexStream:
+        name = new_id("live")
+        try:
+            if past is not None and past.fork is not None:
+                return await past.fork(name, None)
+            voice = config.voice if config.voice in spec.voices else ""
+            begin = BeginDuplex(session="", voice=voice, instructions=config.instructions)
+            return await self._duplex.open(name, begin)
+        except DuplexRefused as refused:
+            code = refused.code if refused.code in CODES else "engine_error"
+            raise ProtocolError(code, refused.message) from None
+        except EngineLost:
+            raise EngineUnavailable(RETRY_AFTER) from None
 
     def _room(self, session: LiveSession, link: LiveLink, heard: LiveFormat) -> LiveRoom:
         keeps = session.config.store and self.records
@@ -228,7 +329,9 @@ class LiveSessions:
         self._calls.pop(call.id, None)
         if not call.config.store:
             return
-        self._kept[call.id] = call.past()
+        past = call.past()
+        if past.fork is None:
+            self._kept[call.id] = past
         while len(self._kept) > MOST_KEPT:
             self._kept.popitem(last=False)
         if call.room.recording is not None:

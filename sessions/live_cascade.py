@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, Final, Literal
 
 from duologue.codecs.media import Int16Samples
+from duologue.engines.engine import HEARD_RATE
 from duologue.sessions import effects
 from duologue.sessions.events import (
     CancelResponse,
@@ -63,7 +64,7 @@ DELEGATE: Final = FunctionTool(
     "the user. Not for conversation, nor for what you know.",
     '{"type":"object","properties":{}}',
 )
-HEARD_PER_MS: Final = 16
+HEARD_PER_MS: Final = HEARD_RATE // 1000
 WORDS: Final[Mapping[str, str]] = {
     "instructions": "{}",
     "thinking": "For your information, not to be said unless it matters: {}",
@@ -110,6 +111,8 @@ class CascadeVoice:
 
     ``hear`` takes sound for the core and ``report`` what was heard of an item; both act at once.
     """
+
+    rate: Final = HEARD_RATE
 
     def __init__(
         self,

@@ -56,6 +56,9 @@ from duologue.sessions.live_mixer import RATE, LiveMixer
 
 MOST_BEHIND: Final = 1.0
 """Seconds of output that are made up for when the server was held up; what is more is left out."""
+MOST_OWED: Final = 4
+"""Frames of the model that are left out because their moment has passed; one that is slower than
+that has fallen behind, and stays there."""
 USAGE_SECONDS: Final = 10.0
 MOST_DECISION_ITEMS: Final = 256
 MOST_DECISION_TEXT: Final = 262_144
@@ -63,6 +66,10 @@ MOST_DECISION_TEXT: Final = 262_144
 
 class LiveVoice(Protocol):
     """What speaks in a session. Every method may raise ProtocolError for its command."""
+
+    @property
+    def rate(self) -> int:
+        """Of what it hears: 16,000 or 24,000 Hz."""
 
     def configure(self, config: LiveConfig) -> None:
         """Delegation or triggers have changed."""
@@ -81,7 +88,7 @@ class LiveVoice(Protocol):
         """A fixture begins: say nothing more of what was being said."""
 
     def hear(self, samples: Int16Samples, now: float) -> None:
-        """What the user says, at 16 kHz; zeros while muted."""
+        """What the user says, at its rate; zeros while muted."""
 
     def heard(self, items: tuple[tuple[str, float], ...], start_ms: int, end_ms: int) -> None:
         """A frame was played, with these items up to so many ms of them."""
@@ -139,6 +146,7 @@ class LiveSession:
         self._voice: LiveVoice | None = None
         self._frame = 0
         self._owed = 0
+        self._speaks = False
         self._fixture_event: str | None = None
         self._decision_items: dict[str, str] = {}
         self._active_at = now
@@ -182,16 +190,19 @@ class LiveSession:
         if self.closed is None:
             self.voice.settle(now)
 
-    def hear(self, samples: Int16Samples, now: float) -> None:
-        """Sound of the microphone: int16 at 16 kHz."""
+    def hear(self, samples: Int16Samples, narrow: Int16Samples | None, now: float) -> None:
+        """Sound of the microphone: int16 at the voice's rate; ``narrow``: the same at 16 kHz."""
         if self.closed is not None or not len(samples):
             return
-        if self.muted or self.mixer.fixture:
-            samples = np.zeros(len(samples), np.int16)
+        quiet = self.muted or self.mixer.fixture
         if self.paused:
-            if self._wake is None or self._wake(samples) < self.config.wake_threshold:
+            if quiet or self._wake is None or narrow is None:
+                return
+            if self._wake(narrow) < self.config.wake_threshold:
                 return
             self._resume(now)
+        if quiet:
+            samples = np.zeros(len(samples), np.int16)
         self.voice.hear(samples, now)
 
     def _start(self, command: Start, now: float) -> None:
@@ -293,9 +304,7 @@ class LiveSession:
         return self.began + self._frame * self._pace.frame_ms / 1000
 
     def _frame_deadline(self) -> float:
-        if not self._pace.patience:
-            return self._due()
-        if self.mixer.fixture:
+        if not self._pace.patience or not self._speaks or self.mixer.fixture:
             return self._due()
         if self.mixer.waiting_ms >= self._pace.frame_ms:
             return self._due() - self._pace.frame_ms / 1000
@@ -307,9 +316,9 @@ class LiveSession:
             self._frame += int(behind * 1000 / self._pace.frame_ms)
 
     def _emit(self) -> None:
-        if self._pace.patience and not self.mixer.fixture:
+        if self._speaks and not self.mixer.fixture:
             if self.mixer.waiting_ms < self._pace.frame_ms:
-                self._owed += 1
+                self._owed = min(self._owed + 1, MOST_OWED)
                 self.late_frames += 1
         frame = self.mixer.next_frame()
         start = self._frame * self._pace.frame_ms
@@ -322,6 +331,20 @@ class LiveSession:
         if frame.fixture_over:
             self.events.append(FixturePlayed(self._fixture_event))
             self._fixture_event = None
+
+    def next_place(self) -> int:
+        """Where on the timeline the model's next frame will be said, in ms."""
+        waiting = int(self.mixer.waiting_ms // self._pace.frame_ms)
+        return (self._frame + waiting) * self._pace.frame_ms
+
+    def began_to_speak(self) -> None:
+        """The model has said its first frame: from now on one is expected in each one's time."""
+        self._speaks = True
+
+    def stopped_speaking(self) -> None:
+        """The model rests: nothing of it is expected."""
+        self._speaks = False
+        self._owed = 0
 
     def too_late(self) -> bool:
         """Whether the model's frame that has come now was missed: then it is not said."""

@@ -123,6 +123,10 @@ async def _converse(
         except NO_PLACE as error:
             await _turn_away(link, service, error)
             return
+        except ProtocolError as error:
+            link.send(LiveError(error.answering(wanted.event_id)))
+            await link.aclose(NOT_STARTED, error.message[:120])
+            return
         service.metrics.opened()
         _begin(encoder, call, service)
         await service.live.hold(call)

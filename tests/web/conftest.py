@@ -119,7 +119,10 @@ async def _open_house(
             calls,
             cast(SileroVad, vad or Deaf()),
             MonotonicClock(),
-            settings.live_recording,
+            engine,
+            recording_seconds=settings.live_recording,
+            max_sessions=settings.max_sessions,
+            max_duration=settings.limits.max_duration,
         )
         app.state.service = Service(settings, gate, registry, engine, clock, metrics, calls, live)
         server = PatientServer(server_config(app, certificate=None))
