@@ -19,6 +19,7 @@ from load_tests.churn import run_churn
 from load_tests.client import JsonObject
 from load_tests.compare_aiortc import WAYS, compare
 from load_tests.echo import run_echo
+from load_tests.engine_overhead import run_engine_overhead
 from load_tests.impairment import Impairment
 from load_tests.killed import run_killed
 from load_tests.lane_times import run_lanes
@@ -130,6 +131,19 @@ async def faults(args: argparse.Namespace, server: Server) -> tuple[dict[str, Js
     return await run_killed(server, args.sessions)
 
 
+async def engine_overhead(args: argparse.Namespace) -> tuple[dict[str, Json], list[str]]:
+    return await run_engine_overhead(
+        args.model_folder,
+        args.large,
+        args.at_once,
+        args.answers,
+        args.tokens,
+        args.rounds,
+        args.eager,
+        args.gpu_memory,
+    )
+
+
 async def lanes(args: argparse.Namespace) -> tuple[dict[str, Json], list[str]]:
     return await run_lanes(args.sessions, args.seconds)
 
@@ -229,6 +243,21 @@ def parser() -> argparse.ArgumentParser:
     command.set_defaults(alone=lanes)
     command.add_argument("--sessions", type=int, default=100, help="sessions at once")
     command.add_argument("--seconds", type=float, default=10.0, help="how long each part lasts")
+    command.add_argument("--json", metavar="FILE", help="figures as JSON; - for the last line")
+
+    about = "what our path to vLLM adds to a bare AsyncLLM in the same process (needs vllm)"
+    command = commands.add_parser("engine-overhead", help=about, description=about)
+    command.set_defaults(alone=engine_overhead)
+    command.add_argument("--model-folder", type=Path, help="a model; else one is made")
+    command.add_argument(
+        "--large", action="store_true", help="make one of 7 billion random weights, for a GPU"
+    )
+    command.add_argument("--at-once", type=int, nargs="+", default=[1, 8, 32], dest="at_once")
+    command.add_argument("--answers", type=int, default=8, help="answers for each client")
+    command.add_argument("--tokens", type=int, default=64, help="tokens of an answer")
+    command.add_argument("--rounds", type=int, default=3)
+    command.add_argument("--eager", action="store_true", help="without compilation")
+    command.add_argument("--gpu-memory", type=float, default=0.0, help="as llm_gpu_memory")
     command.add_argument("--json", metavar="FILE", help="figures as JSON; - for the last line")
 
     about = "WebRTC calls that one core carries: stock aiortc and ours in turn, echoing"
