@@ -14,7 +14,7 @@ from duologue.models.whisper import Whisper
 from duologue.web.cascade_setup import cascade_config
 from duologue.web.settings import Settings
 from load_tests.loudspeaker import RATE
-from load_tests.scenario import Cut
+from load_tests.recordings import Samples
 from load_tests.words import normalised, prefix_distances
 
 HEARD_RATE = 16_000
@@ -24,22 +24,22 @@ def embedded_recognizer() -> Whisper:
     return Whisper(Path(cascade_config(Settings()).recognizer))
 
 
-def words_off(cut: Cut, recognised: str) -> int:
+def words_off(text: str, recognised: str, history: str) -> int:
     """Words that history has too many (positive) or too few.
 
-    The recogniser may err in any word: the beginning of the answer that is most like what was
-    recognised is what was heard.
+    The recogniser may err in any word: the beginning of the whole answer's ``text`` that is most
+    like what was recognised is what was heard.
     """
-    distances = prefix_distances(normalised(recognised), normalised(cut.text))
+    distances = prefix_distances(normalised(recognised), normalised(text))
     heard = max(range(len(distances)), key=lambda words: (-distances[words], words))
-    return len(normalised(cut.history)) - heard
+    return len(normalised(history)) - heard
 
 
-def compare(cuts: Sequence[Cut], recognizer: Whisper) -> list[int]:
-    """`words_off` of each."""
-    found: list[int] = []
-    for cut in cuts:
+def recognise(sounds: Sequence[Samples], recognizer: Whisper) -> list[str]:
+    """The words of each, at the loudspeaker's rate."""
+    found: list[str] = []
+    for sound in sounds:
         resampler = Resampler(RATE, HEARD_RATE, np.float32)
-        sound = np.concatenate((resampler.push(cut.sound), resampler.flush()))
-        found.append(words_off(cut, recognizer.transcribe(sound).text))
+        samples = np.concatenate((resampler.push(sound), resampler.flush()))
+        found.append(recognizer.transcribe(samples).text)
     return found

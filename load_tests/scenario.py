@@ -81,14 +81,15 @@ class Plan:
         return session
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Cut:
     """An interrupted answer: its sound as it was heard (at 48 kHz), all of its words, and those
     that history has of it."""
 
     sound: Samples
     text: str
-    history: str
+    item_id: str
+    history: str = ""
 
 
 @dataclass(slots=True)
@@ -172,10 +173,11 @@ async def _talk(
                 await anyio.sleep(chance.uniform(0.3, 0.9))
                 interruption = await interrupt(client, microphone, answer, clip, outcome)
                 if interruption is not None and plan.compare_words:
-                    await remember_cut(client, answer, outcome)
+                    remember_cut(client, answer, outcome)
             if interruption is None:
                 await _hear_out(client, answer, end)
                 await anyio.sleep(chance.uniform(0.3, 0.8))
+        await _ask_history(client, outcome)
         tasks.cancel_scope.cancel()
 
 
@@ -238,15 +240,24 @@ async def interrupt(
     return utterance
 
 
-async def remember_cut(client: Client, answer: Answer, outcome: Outcome) -> None:
-    """Ask for the words that history has of an interrupted answer."""
+def remember_cut(client: Client, answer: Answer, outcome: Outcome) -> None:
+    """Keep what was heard of an interrupted answer."""
     if not isinstance(client, RtcClient) or answer.item_id not in client.heard.cut:
         return
-    await client.send({"type": "conversation.item.retrieve", "item_id": answer.item_id})
-    await client.until(lambda: answer.item_id in client.heard.written, 5.0, "item.retrieved")
     assert answer.first_audio is not None
     sound = client.loudspeaker.between(answer.first_audio - 0.1, client.loudspeaker.last_sound)
-    outcome.cuts.append(Cut(sound, answer.transcript, client.heard.written[answer.item_id]))
+    outcome.cuts.append(Cut(sound, answer.transcript, answer.item_id))
+
+
+async def _ask_history(client: Client, outcome: Outcome) -> None:
+    """The words that history has of the interrupted answers, once all is said: where the words of
+    an answer begin is found out after the cut."""
+    for cut in outcome.cuts:
+        await client.send({"type": "conversation.item.retrieve", "item_id": cut.item_id})
+        await client.until(
+            lambda cut=cut: cut.item_id in client.heard.written, 10.0, "item.retrieved"
+        )
+        cut.history = client.heard.written[cut.item_id]
 
 
 async def _hear_out(client: Client, answer: Answer, end: float) -> None:

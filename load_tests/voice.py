@@ -7,7 +7,7 @@ import anyio
 import anyio.to_thread
 
 from load_tests.clock import now
-from load_tests.history import compare, embedded_recognizer
+from load_tests.history import embedded_recognizer, recognise, words_off
 from load_tests.report import Json, spread
 from load_tests.scenario import Outcome, Plan, converse
 from load_tests.server import MEBIBYTE, Server, Usage
@@ -43,8 +43,16 @@ async def run_voice(
     cuts = [cut for outcome in outcomes for cut in outcome.cuts]
     if cuts:
         recognizer = await anyio.to_thread.run_sync(embedded_recognizer)
-        off = await anyio.to_thread.run_sync(compare, cuts, recognizer)
-        figures["history_words_off"] = ", ".join(f"{words:+d}" if words else "0" for words in off)
+        sounds = [cut.sound for cut in cuts]
+        recognised = await anyio.to_thread.run_sync(recognise, sounds, recognizer)
+        figures["history_words_off"] = [
+            words_off(cut.text, heard, cut.history)
+            for cut, heard in zip(cuts, recognised, strict=True)
+        ]
+        figures["history"] = [
+            {"heard": heard, "kept": cut.history}
+            for cut, heard in zip(cuts, recognised, strict=True)
+        ]
     last = usages[-1][1]
     figures["rss_mb"] = round(last.resident / MEBIBYTE, 1) if last else None
     figures["private_mb"] = round(last.private / MEBIBYTE, 1) if last else None
