@@ -6,6 +6,7 @@ gone.
 """
 
 import logging
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -29,6 +30,11 @@ CONNECT_S = 1.0
 """How long a machine may take to accept a connection, in seconds."""
 
 STOP_S = 5.0
+ORPHANED = 71
+"""Exit status of an actor whose machine has left the cluster (EX_OSERR, sysexits.h)."""
+
+PARENT_LOOK_S = 0.2
+
 LOOK_S = 1.0
 """How often a worker is asked how it is, in seconds."""
 
@@ -74,6 +80,20 @@ class _Actor(ClusterWorker):
 
     def __init__(self, config: bytes, rules: bytes, secret: bytes) -> None:
         super().__init__(config, rules, secret, ray.util.get_node_ip_address())
+
+    async def run(self) -> str:
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._end_with, os.getppid())
+            reason = await super().run()
+            group.cancel_scope.cancel()
+        return reason
+
+    async def _end_with(self, raylet: int) -> None:
+        """Without the process that Ray runs on each machine, Ray counts the machine as lost and
+        the worker is placed again elsewhere: this one must not go on. Ray sees to it too, later."""
+        while os.getppid() == raylet:  # noqa: ASYNC110
+            await anyio.sleep(PARENT_LOOK_S)
+        os._exit(ORPHANED)
 
     async def node(self) -> str:
         """The machine's id."""
