@@ -63,6 +63,8 @@ class FrameAssembly:
         self._parts: list[VideoPiece] = []
         self._size = 0
         self._timestamp: int | None = None
+        self._ruined: int | None = None
+        """The time of a picture of which no more is wanted."""
         self._gap_since: float | None = None
         self._asked: dict[int, tuple[int, float]] = {}
         self._key_asked = -1e9
@@ -140,10 +142,11 @@ class FrameAssembly:
                 # The marker is a courtesy: a new time is a new picture.
                 pictures += self._finish()
             self._timestamp = waiting.timestamp
-            if waiting.piece.data:
+            if waiting.piece.data and waiting.timestamp != self._ruined:
                 self._parts.append(waiting.piece)
                 self._size += len(waiting.piece.data)
             if self._size > MOST_BYTES:
+                self._ruined = waiting.timestamp
                 self.breaks()
             if waiting.marker:
                 pictures += self._finish()
