@@ -124,7 +124,9 @@ class AudioSender(ReportTarget):
         self._sequence = secrets.randbelow(0x8000)
         self._timestamp = secrets.randbits(32)
         self._period = 0
-        self._silent = HANGOVER
+        # The first tick says that there is nothing to hear yet. A browser whose first packet is
+        # speech plays that at once, with nothing behind it, and has to make up the next.
+        self._silent = 2 * ALIVE - 1
         self._in_dtx = True
         self._packets = 0
         self._bytes = 0

@@ -131,7 +131,7 @@ def test_a_flush_of_nothing_does_nothing() -> None:
     assert line.sender.flush() == 0.0
     line.sender.play(tone(100))
     assert line.sender.flush() == 100.0
-    assert line.run(3) == []
+    assert [len(packet.payload) for packet in line.run(3)] == [1]
     assert line.told == []
 
 
@@ -181,6 +181,17 @@ def test_silence_is_a_sign_of_life_every_400_ms() -> None:
     assert again.marker
     assert again.sequence == packets[-1].sequence + len(hangover) + len(quiet) + 1
     assert (again.timestamp - packets[0].timestamp) & 0xFFFFFFFF == 230 * 960
+
+
+def test_the_first_packet_is_silence_wherever_there_is_time_for_it() -> None:
+    line = Line()
+    (first,) = line.run(1)
+    assert len(first.payload) == 1
+    assert line.run(19) == []
+    line.sender.play(tone(20))
+    (speech,) = line.run(1)
+    assert speech.marker
+    assert (speech.timestamp - first.timestamp) & 0xFFFFFFFF == 20 * 960
 
 
 @pytest.mark.parametrize(("codec", "decode"), [(PCMU, decode_mulaw), (PCMA, decode_alaw)])
