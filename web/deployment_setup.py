@@ -54,6 +54,9 @@ def deployment_plan(settings: Settings) -> Plan:
         if plan.graph.name != pipeline:
             raise DeploymentError(f"pipeline: {plan.graph.name!r} is not what the engine runs")
         _check_limits(plan)
+        if settings.cluster is not None and plan.placed:
+            stage = plan.placed[0].stages[0]
+            raise DeploymentError(f"stages.{stage}.process: in a cluster it runs in 'main'")
     except DeploymentError as error:
         raise SettingsError(f"deployment: {error}") from None
     return plan
