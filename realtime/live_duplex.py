@@ -23,6 +23,7 @@ class LiveDuplex:
         self.stream = stream
         self._room = room
         self._clock = clock
+        self._farewell = (1000, "the session is over")
 
     def tell(self, command: DuplexCommand) -> None:
         """Give the model a command, if it is there."""
@@ -33,12 +34,13 @@ class LiveDuplex:
             logger.debug("live session %s: a command was lost with its worker", self._room.id)
 
     async def serve(self, voice: DuplexVoice) -> None:
-        """Until the session is closed; then the model's place is given back."""
+        """Until the session is closed; then everybody is let go, and the model's place too."""
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._listen, voice)
                 await self._room.over.wait()
                 tasks.cancel_scope.cancel()
+            await self._room.aclose(*self._farewell)
         finally:
             with anyio.CancelScope(shield=True):
                 await self.stream.aclose()
@@ -48,6 +50,7 @@ class LiveDuplex:
             try:
                 output = await self.stream.receive()
             except EngineLost:
+                self._farewell = (1011, LOST.message)
                 self._room.session.fail(LOST)
                 self._room.close("connection_lost")
                 return

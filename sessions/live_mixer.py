@@ -102,18 +102,13 @@ class LiveMixer:
     def next_frame(self) -> Frame:
         """The next frame: always a whole one."""
         samples = np.zeros(self.frame_samples, np.int16)
-        if self._fixture is not None:
-            part = self._fixture[: self.frame_samples]
-            samples[: len(part)] = part
-            rest = self._fixture[self.frame_samples :]
-            self._fixture = rest if len(rest) else None
-            self._audible = False
-            return Frame(samples, (), self._fixture is None)
         begin = 0
         if self._ending is not None:
             begin = len(self._ending)
             samples[:begin] = fade_out(self._ending, begin)
             self._ending = None
+        if self._fixture is not None:
+            return self._fixture_frame(samples, begin)
         heard: dict[str, float] = {}
         self._audible = False
         if not self._ducked:
@@ -124,6 +119,16 @@ class LiveMixer:
             samples[begin : begin + len(spoken)] = spoken
             self._audible = len(spoken) > 0
         return Frame(samples, tuple(heard.items()))
+
+    def _fixture_frame(self, samples: Int16Samples, begin: int) -> Frame:
+        """A frame of the fixture, behind what ends at ``begin``."""
+        assert self._fixture is not None
+        part = self._fixture[: self.frame_samples - begin]
+        samples[begin : begin + len(part)] = part
+        rest = self._fixture[len(part) :]
+        self._fixture = rest if len(rest) else None
+        self._audible = False
+        return Frame(samples, (), self._fixture is None)
 
     def _spend(self, count: int) -> tuple[Int16Samples, dict[str, float]]:
         """Up to ``count`` samples of what waits, and how far each of their items was played."""
