@@ -73,13 +73,19 @@ class JitterBuffer:
         if not self._held:
             return self._starve()
         packet = self._held[min(self._held)]
-        if packet.timestamp > self._timestamp and packet.sequence == self._next:
+        wait = self.target.seconds - self.target.age(packet.timestamp, now)
+        early = SLACK < wait <= 2 * MOST
+        missing = packet.timestamp - self._timestamp
+        if packet.sequence == self._next:
+            self._paused = self._paused or missing > 0
+        elif missing > STARVED * self._clock_rate:
+            # Nobody guesses that much: until the packet's turn comes it is as if it were not there.
+            if early:
+                return self._starve()
             self._paused = True
-        if self._paused:
+        if self._paused and early:
             # Only here may what is there wait: a pause is made longer and shorter without a trace.
-            wait = self.target.seconds - self.target.age(packet.timestamp, now)
-            if SLACK < wait <= 2 * MOST:
-                return Quiet(self._ticks)
+            return Quiet(self._ticks)
         return self._play() if packet.sequence == self._next else self._fill(packet)
 
     def _join(self, packet: AudioPacket) -> None:

@@ -300,3 +300,88 @@ def test_before_the_first_packet_there_is_nothing_to_say() -> None:
     stats = Line().receiver.stats
     assert (stats.received, stats.decoded_ms, stats.delay_ms) == (0, 0, 0)
     assert Line().receiver.last_packet < 0
+
+
+# -- hours of it ----------------------------------------------------------------------------
+
+LONG_PACKET = b"\x4b\x06"
+"""120 ms of nothing: six empty frames of SILK (RFC 6716, section 3.2.5)."""
+LONG_SECONDS = 0.12
+
+
+def long_packet(number: int, ssrc: int = 1) -> RtpPacket:
+    """Both counters run over soon after the beginning."""
+    sequence, timestamp = (65_000 + number) & 0xFFFF, ((1 << 32) - 9_600_000 + number * 5_760)
+    return RtpPacket(111, False, sequence, timestamp & 0xFFFFFFFF, ssrc, LONG_PACKET)
+
+
+@pytest.mark.parametrize("ppm", [300, -300])
+def test_half_an_hour_of_a_clock_that_runs_away_is_followed(ppm: int) -> None:
+    line = Line(lockstep=True, frames=1)
+    packets = round(0.5 * 3600 / LONG_SECONDS)
+    for number in range(packets):
+        due = number * LONG_SECONDS / (1 + ppm / 1e6)
+        while line.clock.now() + 0.02 <= due:
+            line.wait()
+        line.give(long_packet(number))
+        if number % 1000 == 0:
+            line.audio.clear()
+    stats = line.receiver.stats
+    assert (stats.received, stats.lost, stats.late, stats.strays) == (packets, 0, 0, 0)
+    # By then the clocks are half a second apart.
+    assert stats.drift_ppm == pytest.approx(ppm, abs=50)
+    assert stats.delay_ms < 300
+    assert stats.concealed_ms < 200
+
+
+def test_counters_that_run_over_lose_nothing() -> None:
+    line = Line(frames=1)
+    for number in range(2000):
+        line.give(long_packet(number))
+        line.wait(LONG_SECONDS)
+    assert line.samples == 2000 * 1920
+    assert line.receiver.stats.lost == 0
+
+
+@pytest.mark.parametrize("lockstep", [False, True])
+@pytest.mark.parametrize("hours", [1.0, 13.0, 30.0])
+def test_after_hours_of_a_muted_microphone_speech_is_heard_at_once(
+    lockstep: bool, hours: float
+) -> None:
+    line = Line(lockstep=lockstep, frames=60)
+    for number in range(20):
+        line.send(number)
+        line.wait()
+    line.clock.advance(hours * 3600)
+    line.pacer.advance(line.clock.now())
+    line.audio.clear()
+    pause = round(hours * 3600 * 48_000)
+    for number in range(20, 60):
+        line.send(number, timestamp=(number * 960 + pause) & 0xFFFFFFFF)
+        line.wait()
+    heard = np.frombuffer(b"".join(pcm for _, pcm in line.audio), "<i2")
+    loud = np.abs(heard.reshape(-1, 320).astype(int)).max(axis=1) > 5000
+    # All of it, after a second of silence at most.
+    assert 35 <= loud.sum() <= 42
+    assert len(heard) <= (1.0 + 0.84) * 16_000
+    assert line.receiver.stats.late == 0
+
+
+@pytest.mark.parametrize("lockstep", [False, True])
+def test_a_clock_that_jumps_costs_no_more_than_the_jump(lockstep: bool) -> None:
+    # The machine was suspended; the caller was not, and its packets of meanwhile are gone.
+    line = Line(lockstep=lockstep, frames=400)
+    for number in range(50):
+        line.send(number)
+        line.wait()
+    line.clock.advance(3.0)
+    line.pacer.advance(line.clock.now())
+    line.audio.clear()
+    for number in range(200, 400):
+        line.send(number)
+        line.wait()
+    heard = np.frombuffer(b"".join(pcm for _, pcm in line.audio), "<i2")
+    loud = np.abs(heard.reshape(-1, 320).astype(int)).max(axis=1) > 5000
+    assert loud.sum() >= 190
+    assert loud[-150:].all()
+    assert line.receiver.stats.delay_ms < 120
