@@ -125,7 +125,9 @@ class InterruptDuplex(_Message, frozen=True, tag=True):
 
 class ResetDuplex(_Message, frozen=True, tag=True):
     """Forget what was said and heard, as after :class:`BeginDuplex`, which is answered again.
-    Ticks go on counting."""
+    Ticks go on counting. ``begin``: begin like this instead of as before."""
+
+    begin: BeginDuplex | None = None
 
 
 class ParkDuplex(_Message, frozen=True, tag=True):

@@ -9,8 +9,8 @@ class DuplexLimits(msgspec.Struct, frozen=True, kw_only=True):
     ``slots``: sessions in the model at once, of which only so many are let in as a tick has time
     for. ``parked``: sessions beyond those, in host memory. ``idle_s``: without a frame for so long,
     a session is parked. ``slow``: as many sessions as there are slots are let in, whatever a tick
-    takes; where it takes too long, they stutter. ``warm_ticks``: ticks of each size before the first session. The others
-    are :class:`duologue.engines.tick_scheduler.TickRules`'.
+    takes; where it takes too long, they stutter. ``warm_ticks``: ticks of each size before the
+    first session. The others are :class:`duologue.engines.tick_scheduler.TickRules`'.
     """
 
     slots: int = 4

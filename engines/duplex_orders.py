@@ -74,7 +74,7 @@ class DuplexOrders(Generic[Saved]):
             case InterruptDuplex():
                 return partial(self._interrupt, session)
             case ResetDuplex():
-                return partial(self._reset, session)
+                return partial(self._reset, session, command)
             case ParkDuplex():
                 return partial(self.park, session)
             case ResumeDuplex():
@@ -215,20 +215,27 @@ class DuplexOrders(Generic[Saved]):
         self.lockstep.force(session.slot, hush)
         session.force(len(hush), heard=True)
 
-    async def _reset(self, session: DuplexSession[Saved]) -> None:
+    async def _reset(self, session: DuplexSession[Saved], command: ResetDuplex) -> None:
         if session.state not in (DuplexState.RUNNING, DuplexState.PARKED):
             return
         if session.state is DuplexState.PARKED:
             await self.resume(session)
             if session.state is DuplexState.PARKED:
                 return
-        prompt = await self._thread.call(partial(self.model.prompt, session.begin))
+        begin = command.begin or session.begin
+        choice = session.choice
+        try:
+            prompt = await self._thread.call(partial(self.model.prompt, begin))
+            if command.begin is not None:
+                choice = self.model.choice(command.begin.choice)
+        except DuplexInvalid as error:
+            session.fail("invalid_value", str(error))
+            return
+        session.begin, session.choice = begin, choice
         session.drop_forced(all_of_it=True)
         slot, lockstep = session.slot, self.lockstep
         lockstep.leave(slot)
-        await self._thread.call(
-            partial(lockstep.seat, slot, session.choice, prompt.frames, prompt.name)
-        )
+        await self._thread.call(partial(lockstep.seat, slot, choice, prompt.frames, prompt.name))
         session.text = self.model.text()
         session.announce = True
         if lockstep.is_prompting(slot):

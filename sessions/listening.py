@@ -304,7 +304,10 @@ class Listening:
         """Whether the end of a turn asks for a response by itself."""
         detection = self.config.turn_detection
         return (
-            self.config.kind == "realtime" and detection is not None and detection.create_response
+            self.config.kind == "realtime"
+            and detection is not None
+            and detection.create_response
+            and not self.answering.decides
         )
 
     def _resume(self, now: float) -> None:

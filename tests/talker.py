@@ -14,6 +14,7 @@ from duologue.engines.duplex_model import DuplexModel
 from duologue.engines.duplex_stream import RemoteDuplex, RemoteDuplexStream
 from duologue.engines.in_process import open_in_process
 from duologue.engines.pulse import Pulse
+from duologue.engines.remote import RemoteEngine
 
 PERIOD_S = 0.08
 T = TypeVar("T")
@@ -71,8 +72,9 @@ class Talker:
 
 
 class Setting:
-    def __init__(self, duplex: RemoteDuplex, backend: DuplexBackend[Any], clock: Clock) -> None:
-        self.duplex = duplex
+    def __init__(self, engine: RemoteEngine, backend: DuplexBackend[Any], clock: Clock) -> None:
+        self.engine = engine
+        self.duplex = RemoteDuplex(engine)
         self.backend = backend
         self.clock = clock
 
@@ -92,4 +94,4 @@ async def setting(model: DuplexModel[Any], limits: DuplexLimits) -> AsyncIterato
     clock = Clock()
     backend = DuplexBackend(lambda: model, limits, Here(), Pulse(), clock)
     async with open_in_process(backend) as engine:
-        yield Setting(RemoteDuplex(engine), backend, clock)
+        yield Setting(engine, backend, clock)

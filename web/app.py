@@ -13,9 +13,8 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
 from duologue.engines.duplex_stream import RemoteDuplex
-from duologue.engines.lifeline import WorkerConfig
-from duologue.engines.duplex_stream import RemoteDuplex
 from duologue.engines.duplex_turns import DuplexTurns
+from duologue.engines.lifeline import WorkerConfig
 from duologue.engines.placement import PlacedEngine
 from duologue.engines.script import ScriptedOptions
 from duologue.engines.supervisor import SupervisionRules
@@ -32,7 +31,7 @@ from duologue.web.auth import Gate
 from duologue.web.cascade_setup import cascade_config
 from duologue.web.crew import check_cluster, crew
 from duologue.web.deployment_setup import deployment_plan, workforce
-from duologue.web.duplex_setup import duplex_script, moshi_options
+from duologue.web.duplex_setup import duplex_script, frame_locked, moshi_options
 from duologue.web.language_setup import ready_seconds
 from duologue.web.metrics import Metrics
 from duologue.web.routes import ERROR_HANDLERS, routes

@@ -20,6 +20,11 @@ SLOTS: Final = 32
 EXTRA: Final = ("torch", "safetensors", "sentencepiece")
 
 
+def frame_locked(settings: Settings) -> bool:
+    """Whether the engine is a model that listens while it speaks."""
+    return settings.engine in ("moshi", "scripted-duplex")
+
+
 def moshi_options(settings: Settings) -> MoshiOptions:
     """Where the checkpoint is and how it is run. Reads files, so call it before the event loop
     runs. Raises SettingsError for what can be told to be wrong before anything is loaded."""
