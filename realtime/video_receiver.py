@@ -23,7 +23,7 @@ from duologue.codecs.rtcp_feedback import build_nack, build_pli, build_remb
 from duologue.codecs.rtp import Reception, RtpPacket, build_receiver_report
 from duologue.codecs.video_decoder import VideoDecoder
 from duologue.codecs.video_payload import PIECES
-from duologue.realtime.pacer import Pacer
+from duologue.realtime.pacer import PERIOD, Pacer
 from duologue.realtime.rtc_media import MediaTarget, MediaTransport
 from duologue.realtime.rtp_receiver import SWITCH_SECONDS, PacketBudget
 from duologue.realtime.sdp_video import CLOCK_RATE, VideoChoice
@@ -256,7 +256,9 @@ class VideoReceiver(MediaTarget):
             self._report(source, now)
         if now >= self._next_look and not self._looking:
             if source.kept:
-                self._next_look = max(self._next_look + 1 / self._settings.rate, now)
+                # In step with the rate, but nothing is made up for.
+                on_time = self._next_look > now - PERIOD
+                self._next_look = (self._next_look if on_time else now) + 1 / self._settings.rate
                 self._due.set()
             elif source.keys_only:
                 source.assembly.breaks()
