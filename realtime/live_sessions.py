@@ -135,8 +135,7 @@ class LiveSessions:
         trace: TracebackType | None,
     ) -> bool | None:
         assert self._tasks is not None
-        for call in list(self._calls.values()):
-            call.room.close("connection_lost")
+        self.close_all()
         self._tasks.cancel_scope.cancel()
         return await self._tasks.__aexit__(kind, error, trace)
 
@@ -343,6 +342,11 @@ class LiveSessions:
         """It can't be held after all."""
         self._calls.pop(call.id, None)
         call.fail()
+
+    def close_all(self) -> None:
+        """The server stops: those that the registry does not know of are told so."""
+        for call in list(self._calls.values()):
+            call.room.close("connection_lost")
 
     async def hang_up(self, call: LiveCall) -> None:
         """End a session, and wait for its end within a bound."""

@@ -73,10 +73,7 @@ def _socket(
         if isinstance(grant, Denial):
             await websocket.send_denial_response(denied(service, grant))
             return
-        try:
-            await serve(websocket, service, grant)
-        except Exception:
-            logger.exception("a live session failed")
+        await serve(websocket, service, grant)
 
     return route
 
@@ -107,29 +104,44 @@ async def _converse(
 ) -> None:
     encoder = LiveEncoder("socket", "socket")
     async with open_link(websocket, encoder, decoder, Refused, LIMITS) as link:
-        wanted = await _wanted(link)
-        if wanted is None:
-            return
         try:
-            call = await service.live.open(
-                wanted.config,
-                link,
-                decoder,
-                defaults(service, "realtime"),
-                wanted.config.format,
-                past=past,
-                client_event_id=wanted.event_id,
-            )
-        except NO_PLACE as error:
-            await _turn_away(link, service, error)
-            return
-        except ProtocolError as error:
-            link.send(LiveError(error.answering(wanted.event_id)))
-            await link.aclose(NOT_STARTED, error.message[:120])
-            return
-        service.metrics.opened()
-        _begin(encoder, call, service)
-        await service.live.hold(call)
+            await _hold(link, service, encoder, decoder, past)
+        except Exception:
+            logger.exception("a live session failed")
+            await link.aclose(FAILED, "the session failed")
+
+
+async def _hold(
+    link: Link,
+    service: Service,
+    encoder: LiveEncoder,
+    decoder: LiveDecoder,
+    past: Past | None,
+) -> None:
+    """A session from what its client wants to its end."""
+    wanted = await _wanted(link)
+    if wanted is None:
+        return
+    try:
+        call = await service.live.open(
+            wanted.config,
+            link,
+            decoder,
+            defaults(service, "realtime"),
+            wanted.config.format,
+            past=past,
+            client_event_id=wanted.event_id,
+        )
+    except NO_PLACE as error:
+        await _turn_away(link, service, error)
+        return
+    except ProtocolError as error:
+        link.send(LiveError(error.answering(wanted.event_id)))
+        await link.aclose(NOT_STARTED, error.message[:120])
+        return
+    service.metrics.opened()
+    _begin(encoder, call, service)
+    await service.live.hold(call)
 
 
 def _begin(encoder: LiveEncoder, call: LiveCall, service: Service) -> None:

@@ -201,4 +201,5 @@ async def _stop_on_signal(service: Service, server: PatientServer) -> None:
 
 async def _drain(service: Service, server: PatientServer) -> None:
     await service.registry.drain(service.settings.drain_seconds)
+    service.live.close_all()
     server.should_exit = True
