@@ -4,8 +4,11 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 import msgspec
+import numpy as np
 import pytest
 
+from duologue.codecs.picture import encode_jpeg, frame_of
+from duologue.codecs.video_pattern import read_pattern
 from duologue.engines.engine import (
     Acknowledge,
     AlignSpeech,
@@ -21,10 +24,12 @@ from duologue.engines.engine import (
     Message,
     OpenSession,
     Output,
+    PictureGenerated,
     Prepare,
     Respond,
     ResponseEnded,
     ResponseRequest,
+    See,
     SpeechAligned,
     SpeechGenerated,
     TextGenerated,
@@ -460,3 +465,35 @@ def test_requests_are_kept_to_be_looked_at() -> None:
     play.take(Prepare(asked.request, session="s"), asked)
     assert list(play.performance.requests) == [asked]
     assert play.said == []
+
+
+# -- pictures -------------------------------------------------------------------------------
+
+
+def test_speech_may_have_pictures_that_say_their_numbers() -> None:
+    play = stage(
+        Reply(clauses=TWO_CLAUSES, first_ms=0),
+        picture_rate=20.0,
+        picture_width=64,
+        picture_height=32,
+    )
+    play.take(respond(generation=4))
+    play.run()
+    pictures = play.outputs(PictureGenerated)
+    assert [picture.at_ms for picture in pictures] == [50.0 * n for n in range(7)]
+    lumas = [
+        np.frombuffer(picture.pixels, np.uint8)[: 64 * 32].reshape(32, 64) for picture in pictures
+    ]
+    assert [read_pattern(luma) for luma in lumas] == list(range(7))
+    assert {picture.generation for picture in pictures} == {4}
+    assert play.times(PictureGenerated)[:3] == [0, 0, 100]
+
+
+def test_what_a_camera_shows_is_in_the_request_until_it_is_off() -> None:
+    play = stage(Reply(clauses=TWO_CLAUSES))
+    red = encode_jpeg(frame_of(np.full((32, 48, 3), (200, 40, 40), np.uint8)), 48)
+    play.take(See(session="s", jpeg=red), respond(generation=1))
+    play.take(See(session="s", jpeg=b""), respond(generation=2))
+    seen, blind = (asked.request.messages[-1].parts for asked in play.performance.requests)
+    assert "red, 48 x 32 pixels" in seen[-1].text
+    assert len(blind) == 1

@@ -77,3 +77,14 @@ def test_every_item_is_reported_to_its_end_and_never_backwards(stretches):
         assert ms >= last.get(name, 0.0)
         last[name] = ms
     assert last == {name: float(ms) for name, ms in sent.items()}
+
+
+def test_what_is_given_next_begins_where_all_that_waits_ends():
+    playout, _ = mapped()
+    assert playout.end_ms == 0
+    playout.play("a", pcm(30))
+    playout.play("b", pcm(30))
+    playout.played(20.0)
+    assert playout.end_ms == 60
+    playout.flush()
+    assert playout.end_ms == 20

@@ -1,5 +1,6 @@
 """Media over a real connection in one process: ICE, DTLS and SRTP on the loopback interface."""
 
+import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -8,10 +9,11 @@ import numpy as np
 import pytest
 from aiortc import RTCCertificate, RTCIceGatherer, RTCIceTransport
 from aiortc.rtcrtpreceiver import RTCRtpReceiver
+from aiortc.rtp import RTCP_PSFB_FIR, RTCP_PSFB_PLI, RtcpPsfbPacket
 
 from duologue.codecs.rtp import RtpPacket, build_rtp
 from duologue.realtime.pacer import Pacer
-from duologue.realtime.rtc_media import AudioCodec, MediaTransport
+from duologue.realtime.rtc_media import AudioCodec, MediaTransport, _Router
 from duologue.realtime.rtp_receiver import AudioReceiver
 from duologue.realtime.rtp_sender import AudioSender
 from duologue.sessions.clock import MonotonicClock
@@ -163,3 +165,12 @@ async def test_a_listener_that_fails_is_not_given_more(caplog: pytest.LogCapture
             await done.wait()
         assert right._listeners == {}
         assert "an audio receiver failed" in caplog.text
+
+
+def test_a_request_for_a_key_picture_finds_its_source_in_either_form() -> None:
+    router = _Router()
+    router.senders[7] = "sender"  # type: ignore[assignment]
+    named = RtcpPsfbPacket(RTCP_PSFB_FIR, 1, 0, struct.pack("!LLLL", 9, 0, 7, 1 << 24) + b"odd")
+    assert router.route_rtcp(named) == {"sender"}
+    assert router.route_rtcp(RtcpPsfbPacket(RTCP_PSFB_PLI, 1, 7)) == {"sender"}
+    assert router.route_rtcp(RtcpPsfbPacket(RTCP_PSFB_FIR, 1, 0, b"")) == set()

@@ -1,10 +1,12 @@
 """A call's transport, between a session and a peer that the test is."""
 
 import json
+from dataclasses import replace
 
 import anyio
 import pytest
 
+from duologue.engines.engine import PictureGenerated
 from duologue.realtime.rtc_peer import PeerFailed
 from duologue.realtime.rtc_transport import RtcLimits, RtcTransport
 from duologue.realtime.server_wire import Encoder
@@ -29,6 +31,7 @@ class Peer:
         self.said = []
         self.done = []
         self.closed = 0
+        self.shown = []
 
     async def connect(self):
         if self.fails:
@@ -51,6 +54,9 @@ class Peer:
 
     def restore(self):
         self.done.append("restore")
+
+    def show(self, picture, due_ms):
+        self.shown.append((len(picture.pixels), due_ms))
 
     async def aclose(self):
         self.closed += 1
@@ -288,3 +294,51 @@ async def test_closing_takes_the_connection_down_and_wakes_whoever_reads():
             await anyio.lowlevel.checkpoint()
             await line.transport.aclose(1000, "")
     assert peer.closed == 1
+
+
+# -- pictures -------------------------------------------------------------------------------
+
+
+def picture(response, at_ms, pixels=bytes(6)):
+    made = PictureGenerated(1, at_ms, 2, 2, pixels, session="s")
+    return effects.ShowPicture(response, made)
+
+
+async def test_a_picture_is_due_with_its_place_in_its_responses_audio():
+    line = Line()
+    peer = await line.opened()
+    line.transport.send(delta("before", 300))
+    line.transport.peer_played(100, 0.0)
+    line.transport.show(picture("other", 40))
+    line.transport.send(replace(delta("b", 200), response_id="other"))
+    line.transport.show(picture("other", 80))
+    line.transport.show(picture("", 999))
+    assert peer.shown == [(6, 340), (6, 380), (6, None)]
+
+
+async def test_a_flush_moves_what_comes_after_it():
+    line = Line()
+    peer = await line.opened()
+    line.transport.send(delta(ms=300))
+    line.transport.peer_played(100, 0.0)
+    line.transport.steer(effects.FlushPlayout())
+    line.transport.send(delta(ms=100))
+    line.transport.show(picture("r", 350))
+    assert peer.shown == [(6, 150)]
+
+
+async def test_a_picture_that_is_none_is_not_shown():
+    line = Line()
+    line.transport.show(picture("r", 0))
+    peer = await line.opened()
+    line.transport.show(picture("r", 0, b"half"))
+    assert peer.shown == []
+
+
+async def test_what_the_camera_shows_reaches_the_session():
+    line = Line()
+    line.transport.peer_saw(b"jpeg", 0.0)
+    line.transport.peer_saw(None, 0.0)
+    line.transport.peer_gone()
+    line.transport.peer_saw(b"late", 0.0)
+    assert line.pictures == [b"jpeg", None]

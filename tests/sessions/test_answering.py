@@ -6,6 +6,7 @@ import pytest
 
 from duologue.engines import engine
 from duologue.sessions import effects, events
+from duologue.sessions.answering import DRAFT_PICTURES, OF_NO_ANSWER
 from duologue.sessions.items import InputAudio, InputImage, InputText, MessageItem
 from duologue.sessions.playback import LINGER
 from duologue.sessions.session_config import (
@@ -654,3 +655,47 @@ def test_a_session_that_rests_needs_only_its_own_deadlines(talk):
     answered(t, ("One.", 500))
     t.wait(10.0)
     assert t.session.answering.next_deadline() == math.inf
+
+
+# -- pictures -------------------------------------------------------------------------------
+
+
+def picture(t, generation, at_ms=0.0):
+    made = engine.PictureGenerated(generation, at_ms, 2, 2, bytes(6), session=t.session.id)
+    t.receive(made)
+    return made
+
+
+def test_a_picture_is_shown_with_its_response(talk):
+    t = talk()
+    t.receive(events.CreateResponse(None, events.ResponseParams()))
+    made = picture(t, t.generation, 40.0)
+    response = t.all(effects.ResponseCreated)[0].response
+    assert t.all(effects.ShowPicture) == [effects.ShowPicture(response.id, made)]
+
+
+def test_a_picture_of_no_answer_is_shown_at_once(talk):
+    t = talk()
+    made = picture(t, OF_NO_ANSWER)
+    assert t.all(effects.ShowPicture) == [effects.ShowPicture("", made)]
+
+
+def test_a_picture_of_an_older_answer_is_never_shown(talk):
+    t = talk()
+    t.receive(events.CreateResponse(None, events.ResponseParams()))
+    number = t.generation
+    t.receive(events.CancelResponse(None))
+    picture(t, number)
+    picture(t, number + 7)
+    assert t.all(effects.ShowPicture) == []
+
+
+def test_a_drafts_pictures_wait_and_the_first_ones_are_kept(talk):
+    t = talk()
+    number = drafted(t)
+    for n in range(DRAFT_PICTURES + 10):
+        picture(t, number, n * 40.0)
+    assert t.all(effects.ShowPicture) == []
+    t.pause(0.5)
+    shown = [effect.picture.at_ms for effect in t.all(effects.ShowPicture)]
+    assert shown == [n * 40.0 for n in range(DRAFT_PICTURES)]

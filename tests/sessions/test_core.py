@@ -735,6 +735,23 @@ def test_images_reach_a_model_that_sees(talk):
     assert t.prompt[0].parts[1] == engine.ImagePart("data:x", "auto")
 
 
+def test_the_newest_picture_of_a_camera_goes_to_the_engine(talk):
+    t = talk()
+    t.receive(events.PictureSeen(b"one"))
+    t.receive(events.PictureSeen(None))
+    assert t.commands(engine.See) == [
+        engine.See(session=t.session.id, jpeg=b"one"),
+        engine.See(session=t.session.id, jpeg=b""),
+    ]
+
+
+def test_pictures_for_an_engine_that_is_away_are_dropped(talk):
+    t = talk()
+    t.receive(events.EngineLost())
+    t.receive(events.PictureSeen(b"one"))
+    assert t.commands(engine.See) == []
+
+
 def test_a_full_conversation_refuses_items(talk):
     t = talk(SessionLimits(max_items=2))
     for n in range(3):
