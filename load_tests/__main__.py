@@ -25,7 +25,7 @@ from load_tests.killed import run_killed
 from load_tests.lane_times import run_lanes
 from load_tests.loudspeaker import RATE as SPOKEN_RATE
 from load_tests.microphone import Clip
-from load_tests.network import parse_loss, run_network
+from load_tests.network import SPEAKERS, parse_loss, run_network
 from load_tests.plain import run_plain
 from load_tests.recordings import FOLDER, RATE, RecordingError, load_speech, load_transcribed
 from load_tests.report import Json, Report
@@ -188,7 +188,7 @@ def parser() -> argparse.ArgumentParser:
     about = "what bad networks leave of speech: lost, recovered, concealed, words, interruptions"
     command = commands.add_parser("network", help=about, description=about)
     add_common(command, network)
-    command.set_defaults(engine="default")
+    command.set_defaults(engine="default", serve=[f"--slots={SPEAKERS}"])
     command.add_argument(
         "transcripts",
         type=Path,
@@ -277,7 +277,9 @@ def parser() -> argparse.ArgumentParser:
     command = commands.add_parser("echo", help=about, description=about)
     command.set_defaults(run=echo, url="", engine=None)
     command.add_argument("--seconds", type=float, default=30.0)
-    command.add_argument("--way", choices=("duologue", "aiortc"), default="duologue")
+    command.add_argument(
+        "--way", choices=("duologue", "duologue_steady", "aiortc"), default="duologue"
+    )
     command.add_argument(
         "--recordings", type=Path, default=FOLDER, help=f"folder of speech (default: {FOLDER})"
     )

@@ -80,7 +80,10 @@ class FixedAiortcEcho(AiortcEcho):
 
 
 class DuologueEcho:
-    """Our receiver and sender, on one pacer."""
+    """Our receiver and sender, on one pacer: what is heard is said at once."""
+
+    lockstep = False
+    """Whether what is heard comes from the adaptive buffer, 20 ms every 20 ms."""
 
     def __init__(self) -> None:
         self.pacer = Pacer()
@@ -112,10 +115,10 @@ class DuologueEcho:
         def heard(pcm: bytes, now: float) -> None:
             nonlocal given
             given += len(pcm) / BYTES_PER_MS
-            under_way.append((given, now))
+            waited = receiver.stats.delay_ms / 1000 if self.lockstep else 0.0
+            under_way.append((given, now - waited))
             sender.play(pcm)
 
-        sender = self.sender(dtls, played)
         receiver = AudioReceiver(
             dtls,
             [OPUS],
@@ -124,7 +127,9 @@ class DuologueEcho:
             ssrc=self._calls,
             cname="echo",
             rate=PLAYED_RATE,
+            lockstep=self.lockstep,
         )
+        sender = self.sender(dtls, played)
         receiver.start()
 
     def sender(self, dtls: MediaTransport, played: Callable[[float, float], None]) -> AudioSender:
@@ -139,6 +144,12 @@ class DuologueEcho:
         )
         sender.start()
         return sender
+
+
+class DuologueSteady(DuologueEcho):
+    """The same, as a model with a steady beat hears it."""
+
+    lockstep = True
 
 
 class DuologueFull(DuologueEcho):
@@ -225,6 +236,7 @@ WAYS: dict[str, type[AiortcEcho] | type[DuologueEcho]] = {
     "aiortc": AiortcEcho,
     "aiortc_fixed": FixedAiortcEcho,
     "duologue": DuologueEcho,
+    "duologue_steady": DuologueSteady,
     "duologue_full": DuologueFull,
 }
 
