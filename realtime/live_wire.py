@@ -1,7 +1,7 @@
 """JSON text to Live commands and back: the names of the Live protocol.
 
 Source: ``openai.types.live`` of the ``openai`` package, version 3.57. What is honoured, mapped,
-echoed and refused is told in ``docs/wire.md``.
+echoed and refused is told in ``docs/live.md``.
 """
 
 import binascii

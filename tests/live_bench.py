@@ -121,6 +121,7 @@ class LiveBench:
                     | effects.CloseUtterance()
                     | effects.DropUtterance()
                     | effects.SupplyUtterance()
+                    | effects.ShowPicture()
                 ):
                     pass
                 case _:
