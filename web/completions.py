@@ -36,8 +36,10 @@ from duologue.realtime.chat_wire import (
     event,
     refusal_of,
 )
+from duologue.sessions.effects import ToEngine
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.registry import new_id
+from duologue.sessions.turn_times import TurnWatch
 from duologue.web.access import epoch, guarded, read_body
 from duologue.web.service import Service
 
@@ -101,7 +103,7 @@ class Completion(Response):
         naming = Naming(new_id("chatcmpl"), self._service.spec.model, self._created)
         teller: Teller = _Streamed(send, naming, chat) if chat.stream else _Whole(send, naming)
         try:
-            await _relay(stream, chat, teller)
+            await _relay(stream, chat, teller, _Times(self._service))
             return "completed"
         except ChatRefusal as refusal:
             await teller.fail(refusal)
@@ -138,16 +140,42 @@ def _unavailable(message: str, retry_after: float) -> ChatRefusal:
     return ChatRefusal(503, "server_error", "engine_unavailable", message, None, retry_after)
 
 
-async def _relay(stream: EngineStream, chat: ChatRequest, teller: "Teller") -> None:
+class _Times:
+    """When what of one answer came, for the figures."""
+
+    def __init__(self, service: Service) -> None:
+        self._metrics = service.metrics
+        self._clock = service.clock
+        self._watch = TurnWatch()
+        self._asked = 0.0
+
+    def ask(self, command: Respond) -> None:
+        self._asked = self._clock.now()
+        self._watch.effect(ToEngine(command), self._asked)
+
+    def hear(self, output: Output) -> None:
+        now = self._clock.now()
+        if isinstance(output, ResponseQueued):
+            if output.position == 0:
+                self._metrics.queued(now - self._asked)
+        elif answer := self._watch.event(output, now):
+            self._metrics.answered(answer)
+
+
+async def _relay(stream: EngineStream, chat: ChatRequest, teller: "Teller", times: _Times) -> None:
     """Ask, and pass on what comes, to the end. Raises ChatRefusal for an answer that fails."""
     try:
-        stream.send(Respond(_GENERATION, chat.request, session=""))
+        command = Respond(_GENERATION, chat.request, session="")
+        times.ask(command)
+        stream.send(command)
         while True:
             with anyio.move_on_after(ALIVE_SECONDS) as silence:
                 output = await stream.receive()
             if silence.cancelled_caught:
                 await teller.wait()
-            elif not isinstance(output, ResponseEnded):
+                continue
+            times.hear(output)
+            if not isinstance(output, ResponseEnded):
                 await teller.tell(output)
             elif output.reason == "failed":
                 raise refusal_of(output.failure)

@@ -106,6 +106,11 @@ class Metrics:
             "Seconds that a spoken answer took the engine, over seconds of speech (RTF).",
             (0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.0, 1.1, 1.5, 2.0, 5.0),
         )
+        self._batch_queue = self._histogram(
+            "duologue_batch_queue_seconds",
+            "What requests of the batch lane waited for their turn.",
+            (0.01, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0),
+        )
         self._stopped: dict[str, float] = {}
         self._watches: dict[str, TurnWatch] = {}
 
@@ -156,6 +161,10 @@ class Metrics:
         """``refused``: before the engine was asked, or for want of room there."""
         self._completions.labels(outcome).inc()
 
+    def queued(self, seconds: float) -> None:
+        """A request of the batch lane has had to wait for its turn, which has come."""
+        self._batch_queue.observe(seconds)
+
     def event(self, session_id: str, event: Event, now: float) -> None:
         counter = self._received.get(type(event))
         if counter is not None:
@@ -165,7 +174,7 @@ class Metrics:
         elif (watch := self._watches.get(session_id)) is not None:
             answer = watch.event(event, now)
             if answer is not None:
-                self._answered(answer)
+                self.answered(answer)
 
     def effect(self, session_id: str, effect: Effect, now: float) -> None:
         counter = self._sent.get(type(effect))
@@ -204,7 +213,8 @@ class Metrics:
         self._stopped.pop(session_id, None)
         self._watches.pop(session_id, None)
 
-    def _answered(self, answer: AnswerTimes) -> None:
+    def answered(self, answer: AnswerTimes) -> None:
+        """The engine has ended an answer, of either lane."""
         if answer.first_text is not None:
             self._first_text.observe(answer.first_text - answer.asked)
         if answer.token_s is not None:

@@ -111,6 +111,15 @@ async def test_a_whole_answer(open_house: OpenHouse) -> None:
     assert answer.usage.total_tokens == 12
 
 
+async def test_what_an_answer_waited_and_took_is_among_the_figures(open_house: OpenHouse) -> None:
+    async with open_house() as house:
+        await plain(house)
+        async with house.http() as http:
+            text = (await http.get("/metrics")).text
+    for family in ("batch_queue", "engine_first_text", "engine_token"):
+        assert f"duologue_{family}_seconds_count 1.0" in text
+
+
 async def test_a_streamed_answer_with_its_usage(open_house: OpenHouse) -> None:
     async with open_house() as house:
         got = await chunks(house, stream_options={"include_usage": True})
