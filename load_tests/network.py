@@ -16,13 +16,13 @@ import numpy as np
 
 from load_tests.client import Client, ClientError
 from load_tests.impairment import Impairment
+from load_tests.lossy_speech import hear_steadily, packets_of
 from load_tests.loudspeaker import RATE as SPOKEN_RATE
 from load_tests.microphone import Clip, Microphone
 from load_tests.recordings import Recording
 from load_tests.report import Json, percentile
 from load_tests.scenario import Outcome, Plan, converse
 from load_tests.server import Server
-from load_tests.steady import packets_of, steady
 from load_tests.words import WordErrors, word_errors
 
 SPEAKERS = 4
@@ -95,7 +95,7 @@ async def run_network(
         await _measure(cell, listener, talker, replace(plan, network=network), recordings, seed)
         if not said:
             said = dict(cell.understood)
-        even = await anyio.to_thread.run_sync(steady, packets, network, seed)
+        even = await anyio.to_thread.run_sync(hear_steadily, packets, network, seed)
         errors = cell.errors(said)
         stops = [1000 * stop for stop in cell.stops]
         figures[cell.name] = {
