@@ -214,6 +214,7 @@ def parser() -> argparse.ArgumentParser:
     about = "WebRTC calls that are set up and hung up: how soon, and what memory they leave taken"
     command = commands.add_parser("calls", help=about, description=about)
     add_common(command, calls)
+    command.set_defaults(serve=["--slots=1000", "--max-sessions=1000"])
     command.add_argument("--calls", type=int, default=100)
     command.add_argument("--at-once", type=int, default=1, dest="at_once")
 
