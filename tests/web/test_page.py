@@ -273,6 +273,40 @@ def test_a_missing_model_is_told_until_it_speaks_again(visit: Visiting) -> None:
     page.is_well()
 
 
+SERVER = "/static/server.js"
+
+
+@pytest.mark.parametrize(
+    ("answers", "state"),
+    [
+        ({"/health": (200, {"status": "ok", "detail": "starting"})}, "full"),
+        ({"/health": (200, {"status": "ok"}), "/v1/models": (401, {})}, "refused"),
+        ({"/health": (200, {"status": "ok"}), "/v1/models": (404, {})}, "away"),
+        ({"/health": (500, {})}, "away"),
+    ],
+)
+def test_a_server_that_starts_is_asked_for_nothing_it_must_refuse(
+    visit: Visiting, answers: dict[str, tuple[int, Any]], state: str
+) -> None:
+    page = visit()
+    asked = page.page.evaluate(
+        """async ([module, answers]) => {
+          const {ask} = await import(module);
+          const asked = [];
+          window.fetch = async (url) => {
+            const path = new URL(url).pathname;
+            asked.push(path);
+            const [status, body] = answers[path] ?? [200, {}];
+            return new Response(JSON.stringify(body), {status});
+          };
+          return [(await ask(new URL("/", location), "key")).state, ...asked];
+        }""",
+        [SERVER, answers],
+    )
+    assert asked[0] == state
+    assert ("/v1/models" in asked) is ("/v1/models" in answers)
+
+
 # -- looks ----------------------------------------------------------------------------------
 
 
@@ -491,6 +525,7 @@ def test_the_parts_of_a_wait_add_up_whatever_came_first(visit: Visiting) -> None
         {"endedAt": 0, "transcriptAt": None, "textAt": 800, "audioAt": 700},
         {"endedAt": 100, "transcriptAt": 50, "textAt": 400, "audioAt": None},
         {"endedAt": 0, "transcriptAt": 300, "textAt": 400, "audioAt": None, "cancelledAt": 450},
+        {"endedAt": 0, "transcriptAt": None, "textAt": None, "audioAt": None, "cancelledAt": 450},
         {"endedAt": 0, "transcriptAt": 300, "textAt": 400, "audioAt": 700, "cancelledAt": 750},
         {"endedAt": 0, "transcriptAt": 300, "textAt": None, "audioAt": None},
         {"endedAt": None, "transcriptAt": None, "textAt": 10, "audioAt": 20},
@@ -508,6 +543,7 @@ def test_the_parts_of_a_wait_add_up_whatever_came_first(visit: Visiting) -> None
         {"heard": 700, "answered": 0, "total": 700},
         {"heard": 0, "thought": 300, "total": 300},
         {"heard": 300, "cancelled": 150, "total": 450},
+        {"cancelled": 450, "total": 450},
         {"heard": 300, "thought": 100, "spoke": 300, "total": 700},
         None,
         None,

@@ -72,6 +72,8 @@ export class Conversation {
 
   #remove(item) {
     this.#items.delete(item.id);
+    // What nobody said needs no answer, and has no wait.
+    if (item.role === "user") this.turns = this.turns.filter((turn) => turn !== item.turn);
     this.#told.removed(item);
   }
 

@@ -4,7 +4,7 @@ const FRAME_MS = 20;
 const FRAMES_KEPT = 500; // ten seconds
 const UTTERANCE_MS = 4000;
 const VOICED = 0.05; // of the utterance's loudest frame, 26 dB below it
-const TOGETHER_MS = 80; // words and sound that came so close together came at once
+const TOGETHER_MS = 150; // words and sound that came so close together came at once
 
 /** Remembers when each frame was captured, to date the end of speech by the sound itself. */
 export class SpeechClock {
@@ -58,7 +58,11 @@ export function figuresOf(turn) {
   const rest = Math.round(last - transcript);
   const none = { thought: null, spoke: null, answered: null, cancelled: null };
   const total = Math.round(last - endedAt);
-  if (cancelled) return { ...parts, ...none, cancelled: rest, total };
+  if (cancelled) {
+    // Without a transcript, nobody knows how long hearing took.
+    if (transcriptAt === null) return { ...none, heard: null, cancelled: total, total };
+    return { ...parts, ...none, cancelled: rest, total };
+  }
   if (audioAt === null) return { ...parts, ...none, thought: rest, total };
   if (audioAt - text < TOGETHER_MS) return { ...parts, ...none, answered: rest, total };
   const thought = Math.round(text - transcript);

@@ -21,7 +21,7 @@ export class LineTrouble extends Error {
  * Wire that has not begun. `told` has state(name, {reason, detail, retryInMs}), begun(wire) when a
  * session is there, event(event, wire) for what the server says, and fellBack(kind, reason) when
  * the next best carrier is taken. `probe()` answers how HTTP sees the server: "well", "refused",
- * "full" or "away", for closes that say nothing.
+ * "full" or "away", for closes that say nothing; `isWell()` is what it answered last.
  */
 export class Line {
   state = "closed";
@@ -29,6 +29,8 @@ export class Line {
   #carriers;
   #told;
   #probe;
+  #isWell;
+  #doubtful = false; // the server had no room at last
   #wanted = null; // {promise, resolve, reject} of the connect() being answered
   #unusable = new Map(); // kind of carrier: until when
   #attempt = 0;
@@ -37,7 +39,8 @@ export class Line {
   #waitTimer = 0;
   #retryAfterMs = 0;
 
-  constructor({ carriers, told, probe }) {
+  constructor({ carriers, told, probe, isWell }) {
+    this.#isWell = isWell;
     this.#carriers = carriers;
     this.#told = told;
     this.#probe = probe;
@@ -135,7 +138,17 @@ export class Line {
         current(({ reason }) => this.#unavailable(wire, reason, carriers.at(-1).kind)),
       );
     this.#become("connecting", { again: this.#attempt > 0 });
-    wire.begin();
+    if (this.#doubtful || !this.#isWell()) this.#beginIfWell(wire);
+    else wire.begin();
+  }
+
+  /** Don't ask for a session that can't be: browsers write every refusal into the console. */
+  async #beginIfWell(wire) {
+    const seen = await this.#probe();
+    if (this.wire !== wire) return;
+    this.#doubtful = false;
+    if (seen === "well") wire.begin();
+    else this.#failed(wire, seen === "away" ? "lost" : seen, "");
   }
 
   #begin(wire) {
@@ -173,6 +186,7 @@ export class Line {
   #failed(wire, meaning, detail) {
     if (this.wire !== wire) return;
     this.#forget();
+    this.#doubtful = meaning === "full";
     const again = ["lost", "draining", "full"].includes(meaning);
     if (!again || this.#attempt >= ATTEMPTS_AT_MOST) {
       this.#wanted?.reject(new LineTrouble(meaning, detail));

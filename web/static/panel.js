@@ -90,6 +90,7 @@ export class Panel {
   key = read(tab, KEY) ?? "";
   models = [];
   iceServers = [];
+  isWell = false; // what the server said last when it was asked
   #fields;
   #page;
   #statement;
@@ -212,7 +213,8 @@ export class Panel {
   /** Ask the server what there is; answers "well", "refused", "full" or "away". */
   async load() {
     const { state, models, iceServers } = await ask(this.#page, this.key);
-    if (state !== "well") return state;
+    this.isWell = state === "well";
+    if (!this.isWell) return state;
     this.iceServers = iceServers;
     this.#show(models);
     return state;

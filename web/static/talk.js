@@ -102,6 +102,7 @@ const camera = new Camera({
 const line = new Line({
   carriers,
   probe: () => panel.load(),
+  isWell: () => panel.isWell,
   told: { state: lineChanged, begun: sessionBegun, event: serverSaid, fellBack },
 });
 const parts = {
