@@ -29,7 +29,7 @@ from duologue.sessions.turn_traces import TurnTraces
 from duologue.web.access import epoch
 from duologue.web.auth import Gate
 from duologue.web.cascade_setup import cascade_config
-from duologue.web.crew import check_cluster, crew
+from duologue.web.crew import crew, join
 from duologue.web.deployment_setup import deployment_plan, workforce
 from duologue.web.duplex_setup import duplex_script, frame_locked, moshi_options
 from duologue.web.language_setup import ready_seconds
@@ -53,8 +53,7 @@ def create_app(settings: Settings) -> Starlette:
         raise SettingsError(f"api_keys: a key is needed to listen on {settings.host}")
     vad = SileroVad(locate(VAD, cache=settings.cache) / VAD_FILE)
     plan = deployment_plan(settings)
-    workers = workforce(plan, worker_config(settings))
-    check_cluster(settings)
+    workers = workforce(plan, worker_config(settings), join(settings))
     rules = SupervisionRules(ready_s=ready_seconds(settings))
     peers = peer_settings(settings)
 

@@ -33,18 +33,26 @@ class Crew:
     remotes: Sequence[RemoteEngine]
 
 
-def check_cluster(settings: Settings) -> None:
-    """Join the cluster that the settings name, if they do. Blocks. Raises SettingsError."""
+def join(settings: Settings) -> str:
+    """Join the cluster that the settings name; its address, "" where they name none. Blocks.
+
+    Raises SettingsError.
+    """
     if settings.cluster is None:
-        return
+        return ""
     if importlib.util.find_spec("ray") is None:
         raise SettingsError("cluster needs ray: pip install 'duologue[cluster]'")
-    from duologue.engines.cluster.ray_impl import ClusterUnreachable, join_cluster
+    from duologue.engines.cluster.ray_impl import (
+        ClusterUnreachable,
+        cluster_address,
+        join_cluster,
+    )
 
     try:
         join_cluster(settings.cluster)
     except ClusterUnreachable as error:
         raise SettingsError(f"cluster: there is none at {error}") from None
+    return cluster_address()
 
 
 def crew(settings: Settings, plan: Plan, workforce: Workforce, rules: SupervisionRules) -> Crew:
@@ -54,9 +62,20 @@ def crew(settings: Settings, plan: Plan, workforce: Workforce, rules: Supervisio
         main = supervisors[: len(workforce.main)]
         return Crew(supervisors, [RemoteEngine(one.directory) for one in main])
     from duologue.engines.cluster.ray_impl import RayWorker
+    from duologue.engines.cluster.ray_stage_impl import RayStage
 
+    stages = [
+        RayStage(config, rules, cpus=process.cpus, gpus=process.gpus)
+        for process, config in zip(
+            [process for process in plan.placed for _ in process.replicas],
+            workforce.stages,
+            strict=True,
+        )
+    ]
     workers = [
         RayWorker(config, rules, cpus=plan.main.cpus, gpus=plan.main.gpus)
         for config in workforce.main
     ]
-    return Crew(workers, [RemoteEngine(Path(one.name), dial=one.dial) for one in workers])
+    return Crew(
+        [*workers, *stages], [RemoteEngine(Path(one.name), dial=one.dial) for one in workers]
+    )

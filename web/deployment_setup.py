@@ -1,5 +1,6 @@
 """Which worker processes the settings and the deployment ask for, and what each is told."""
 
+import secrets
 from dataclasses import dataclass
 from typing import Final
 
@@ -54,9 +55,6 @@ def deployment_plan(settings: Settings) -> Plan:
         if plan.graph.name != pipeline:
             raise DeploymentError(f"pipeline: {plan.graph.name!r} is not what the engine runs")
         _check_limits(plan)
-        if settings.cluster is not None and plan.placed:
-            stage = plan.placed[0].stages[0]
-            raise DeploymentError(f"stages.{stage}.process: in a cluster it runs in 'main'")
     except DeploymentError as error:
         raise SettingsError(f"deployment: {error}") from None
     return plan
@@ -73,17 +71,18 @@ def _check_limits(plan: Plan) -> None:
             )
 
 
-def workforce(plan: Plan, config: WorkerConfig) -> Workforce:
+def workforce(plan: Plan, config: WorkerConfig, cluster: str = "") -> Workforce:
     """The workers of a plan; `config` is what one that takes sessions is told without one.
 
-    Directories are chosen here for those that others must find.
+    Addresses are chosen here for those that others must find: directories, or, where `cluster` is
+    the address of one, names there.
     """
     voices = next((process for process in plan.placed if TTS in process.stages), None)
     stages: tuple[WorkerConfig, ...] = ()
     if plan.graph is CASCADE:
         cascade = msgspec.msgpack.decode(config.options, type=CascadeConfig)
         if voices is not None:
-            stages = _voice_workers(plan, voices, config, cascade)
+            stages = _voice_workers(plan, voices, config, cascade, cluster)
         cascade = msgspec.structs.replace(
             cascade,
             recognizer_threads=plan.stages[ASR].limits.threads or cascade.recognizer_threads,
@@ -99,7 +98,7 @@ def workforce(plan: Plan, config: WorkerConfig) -> Workforce:
 
 
 def _voice_workers(
-    plan: Plan, process: ProcessPlan, config: WorkerConfig, cascade: CascadeConfig
+    plan: Plan, process: ProcessPlan, config: WorkerConfig, cascade: CascadeConfig, cluster: str
 ) -> tuple[WorkerConfig, ...]:
     options = VoicesConfig(
         kokoro=cascade.kokoro,
@@ -111,11 +110,18 @@ def _voice_workers(
     told = msgspec.structs.replace(
         config, backend="voices", options=msgspec.msgpack.encode(options), batch_limit=0
     )
+    replicas = _replicas(process, told, process.name)
+    if cluster:
+        run = secrets.token_hex(8)
+        return tuple(
+            msgspec.structs.replace(one, directory=f"ray://{cluster}/{one.name}-{run}")
+            for one in replicas
+        )
     return tuple(
         msgspec.structs.replace(
             one, directory=str(private_directory(process.name)), remove_directory=True
         )
-        for one in _replicas(process, told, process.name)
+        for one in replicas
     )
 
 

@@ -30,6 +30,9 @@ CONNECT_S = 1.0
 """How long a machine may take to accept a connection, in seconds."""
 
 STOP_S = 5.0
+NAMESPACE = "duologue"
+"""Where the actors that others look for have their names."""
+
 ORPHANED = 71
 """Exit status of an actor whose machine has left the cluster (EX_OSERR, sysexits.h)."""
 
@@ -58,9 +61,14 @@ def join_cluster(address: str) -> None:
     if ray.is_initialized():
         return
     try:
-        ray.init(address=address, log_to_driver=False, configure_logging=False)
+        ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, configure_logging=False)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         raise ClusterUnreachable(f"{address}: {error}") from error
+
+
+def cluster_address() -> str:
+    """Where other machines reach the cluster that has been joined."""
+    return str(ray.get_runtime_context().gcs_address)
 
 
 def leave_cluster() -> None:

@@ -5,7 +5,7 @@ from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import cast
+from typing import Protocol, cast
 
 import anyio
 import anyio.abc
@@ -21,12 +21,13 @@ from duologue.engines.engine import (
 )
 from duologue.engines.pipeline.pipeline_run import HomeOutlet, Inbox, RunKey, StageError
 from duologue.engines.pipeline.stage_graph import Kind
-from duologue.engines.placement import PlacedEngine
-from duologue.engines.remote import RemoteEngine, RemoteStream
+from duologue.engines.placement import PlacedEngine, Replica
+from duologue.engines.remote import RemoteEngine
 from duologue.engines.stage_messages import (
     PAYLOADS,
     BeginStage,
     FeedStage,
+    StageCommand,
     StageGave,
     StageOutput,
     StageTook,
@@ -41,6 +42,16 @@ OUTPUTS_WAITING = 1024
 log = logging.getLogger(__name__)
 
 _DECODERS = {kind: msgspec.msgpack.Decoder(type) for kind, type in PAYLOADS.items()}
+
+
+class StageStream(Protocol):
+    """A session's place at a stage, as of :class:`duologue.engines.remote.RemoteStream`."""
+
+    def send(self, command: StageCommand | CancelResponse) -> None: ...
+
+    async def receive_stage(self) -> StageOutput | ResponseEnded: ...
+
+    def close(self, reason: str) -> None: ...
 
 
 class _Call:
@@ -82,7 +93,7 @@ class _Line:
     def __init__(self, session: str) -> None:
         self.session = session
         self.opening = anyio.Lock()
-        self.stream: RemoteStream | None = None
+        self.stream: StageStream | None = None
         self.closed = False
         self.calls: dict[int, _Call] = {}
         self.over: OrderedDict[int, _Call] = OrderedDict()
@@ -110,7 +121,7 @@ class LaneConnector:
     """
 
     def __init__(self, engine: PlacedEngine, stage: str) -> None:
-        """`engine` is made of :class:`duologue.engines.remote.RemoteEngine`."""
+        """`engine` is made of such that open a :class:`StageStream`."""
         self._engine = engine
         self._stage = stage
         self._lines: dict[str, _Line] = {}
@@ -170,7 +181,7 @@ class LaneConnector:
         async with line.opening:
             if line.stream is None:
                 try:
-                    stream = cast(RemoteStream, await self._engine.open(session))
+                    stream = cast(StageStream, await self._engine.open(session))
                 except EngineFull:
                     words = f"No place is free at the stage {self._stage}."
                     raise StageError.of("engine_overloaded", words) from None
@@ -185,7 +196,7 @@ class LaneConnector:
                 self._tasks.start_soon(self._read, line, stream)
         return line
 
-    async def _read(self, line: _Line, stream: RemoteStream) -> None:
+    async def _read(self, line: _Line, stream: StageStream) -> None:
         """Sort a session's outputs by their requests."""
         try:
             while True:
@@ -249,15 +260,28 @@ class LaneConnector:
 
 @asynccontextmanager
 async def reached(addresses: Sequence[str], stage: str) -> AsyncIterator[LaneConnector | None]:
-    """A connector to the workers in these directories; ``None`` where there are none."""
+    """A connector to the stage at these addresses: directories of workers, or what
+    :mod:`duologue.engines.cluster.ray_stage_impl` has for them. ``None`` where there are none."""
     if not addresses:
         yield None
         return
-    remotes = [RemoteEngine(Path(address)) for address in addresses]
-    connector = LaneConnector(PlacedEngine(remotes), stage)
+    doors = [_door(address) for address in addresses]
+    connector = LaneConnector(PlacedEngine(cast("list[Replica]", doors)), stage)
     async with anyio.create_task_group() as group:
-        for remote in remotes:
-            group.start_soon(remote.run)
+        for door in doors:
+            group.start_soon(door.run)
         await group.start(connector.serve)
         yield connector
         group.cancel_scope.cancel()
+
+
+class _Door(Protocol):
+    async def run(self) -> None: ...
+
+
+def _door(address: str) -> _Door:
+    if "://" not in address:
+        return RemoteEngine(Path(address))
+    from duologue.engines.cluster.ray_stage_impl import RayStageEngine
+
+    return RayStageEngine(address)

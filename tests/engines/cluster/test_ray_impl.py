@@ -1,6 +1,7 @@
 """Workers on two machines of a Ray cluster, both of them this one."""
 
 import logging
+import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ import msgspec
 import psutil
 import pytest
 
+from duologue.engines.cascade import CascadeBackend, CascadeConfig, Parts
 from duologue.engines.engine import (
     EngineFull,
     EngineLost,
@@ -19,15 +21,23 @@ from duologue.engines.engine import (
     Respond,
     ResponseEnded,
     ResponseRequest,
+    SpeechGenerated,
     TextPart,
+    Usage,
 )
+from duologue.engines.in_process import open_in_process
+from duologue.engines.language import Finished, TextPiece
 from duologue.engines.lifeline import WorkerConfig
+from duologue.engines.llama_prompts import LlamaStage
 from duologue.engines.placement import PlacedEngine
 from duologue.engines.remote import RemoteEngine, RemoteStream
 from duologue.engines.script import ScriptedOptions
+from duologue.engines.stand_ins import StandInDetector, StandInLanguage, StandInRecognizer
 from duologue.engines.supervisor import SupervisionRules
+from duologue.engines.voice_backend import VoicesConfig
 
 ray = pytest.importorskip("ray", reason="needs duologue[cluster]")
+ray_stage_impl = pytest.importorskip("duologue.engines.cluster.ray_stage_impl")
 ray_impl = pytest.importorskip("duologue.engines.cluster.ray_impl")
 
 pytestmark = [
@@ -37,6 +47,8 @@ pytestmark = [
 ]
 
 PATIENCE_S = 90.0
+HELLO = TextPart("hello")
+END = Finished("completed", Usage())
 note = logging.getLogger(__name__).info
 CONFIG = WorkerConfig(
     name="scripted",
@@ -50,6 +62,7 @@ CONFIG = WorkerConfig(
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     from ray.cluster_utils import Cluster
 
     cluster = Cluster(
@@ -190,3 +203,79 @@ async def test_nothing_is_left_of_a_worker_that_was_stopped(cluster: Any) -> Non
         return found
 
     await until(lambda: not left())
+
+
+@asynccontextmanager
+async def stage_actor(address: str) -> AsyncIterator[Any]:
+    """The voices as an actor."""
+    config = WorkerConfig(
+        name="voices-0",
+        backend="voices",
+        directory=address,
+        options=msgspec.msgpack.encode(VoicesConfig(tone=True)),
+    )
+    stage = ray_stage_impl.RayStage(config, SupervisionRules(backoff_s=0.01), cpus=0.5)
+    async with anyio.create_task_group() as group:
+        group.start_soon(stage.run)
+        yield stage
+        group.cancel_scope.cancel()
+
+
+async def test_a_stage_on_another_machine_gets_and_gives_through_the_object_store(
+    cluster: Any,
+) -> None:
+    second = cluster.add_node(num_cpus=1)
+    address = f"ray://{ray_impl.cluster_address()}/voices-test"
+    language = StandInLanguage()
+    language.answers = [[TextPiece("Hello. "), END]]  # for the rehearsal
+    backend = CascadeBackend(
+        CascadeConfig(
+            recognizer="/r",
+            turn_detector="/t",
+            language=LlamaStage(path="/l.gguf", family="qwen"),
+            capacity=2,
+            voice_workers=(address,),
+            answer_s={"tts": 30.0},
+        ),
+        language=language,
+        load=lambda _: Parts(StandInRecognizer(), StandInDetector(), ()),
+    )
+    async with stage_actor(address) as stage, open_in_process(backend) as engine:
+        stream = await engine.open("s")
+
+        async def answer(generation: int, *pieces: Any) -> tuple[str, ResponseEnded]:
+            language.answers.append(pieces)
+            request = ResponseRequest(instructions="", messages=(Message("user", (HELLO,)),))
+            stream.send(Respond(generation, request, session="s"))
+            said = ""
+            with anyio.fail_after(PATIENCE_S):
+                while not isinstance(output := await stream.receive(), ResponseEnded):
+                    if isinstance(output, SpeechGenerated):
+                        said += output.text
+            return said, output
+
+        # The first sentence is 480 kB of speech: too much to travel with a call.
+        said, end = await answer(1, TextPiece("a" * 1000 + ". "), TextPiece("And you?"), END)
+        assert said == "a" * 1000 + ". And you?"
+        assert end.reason == "completed"
+        language.answers.append([TextPiece("Hello there. "), anyio.Event(), END])
+        request = ResponseRequest(instructions="", messages=(Message("user", (HELLO,)),))
+        stream.send(Respond(2, request, session="s"))
+        with anyio.fail_after(PATIENCE_S):
+            while not isinstance(await stream.receive(), SpeechGenerated):
+                pass
+        actor = ray.get_actor("voices-test", namespace=ray_impl.NAMESPACE)
+        ray.kill(actor)
+        with anyio.fail_after(PATIENCE_S):
+            while not isinstance(output := await stream.receive(), ResponseEnded):
+                pass
+        assert output.failure is not None and output.failure.code == "engine_unavailable"
+        await until(lambda: stage.restarts >= 1 and stage.state == "ready")
+        for generation in range(3, 300):
+            said, end = await answer(generation, TextPiece("Here again."), END)
+            if end.reason == "completed":
+                break
+            await anyio.sleep(0.1)
+        assert said == "Here again."
+        await stream.aclose()
+    await anyio.to_thread.run_sync(lambda: cluster.remove_node(second, True))
