@@ -1,7 +1,7 @@
 """A Live session among its clients: one that it belongs to, and observers beside it.
 
 Commands are carried out as they come, sound goes in at once, and a frame of output leaves whenever
-one is due. What speaks is driven elsewhere (``live_transport.py``, ``live_duplex.py``): it is told
+one is due. What speaks is driven elsewhere (``live_transport.py``, ``duplex_driver.py``): it is told
 by ``stirred`` that something may wait for it.
 """
 

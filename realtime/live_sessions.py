@@ -19,7 +19,7 @@ from duologue.engines.duplex_stream import DuplexPlaces, DuplexRefused, RemoteDu
 from duologue.engines.engine import EngineLost, EngineSpec, EngineUnavailable
 from duologue.models.silero_vad import SileroVad
 from duologue.realtime.calls import Calls
-from duologue.realtime.live_duplex import LiveDuplex
+from duologue.realtime.duplex_driver import LiveDuplex
 from duologue.realtime.live_peer import LivePeer
 from duologue.realtime.live_room import LiveLink, LiveRoom
 from duologue.realtime.live_session_wire import Medium
