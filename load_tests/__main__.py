@@ -20,9 +20,11 @@ from load_tests.client import JsonObject
 from load_tests.compare_aiortc import WAYS, compare
 from load_tests.echo import run_echo
 from load_tests.engine_overhead import run_engine_overhead
+from load_tests.history import embedded_recognizer
 from load_tests.impairment import Impairment
 from load_tests.killed import run_killed
 from load_tests.lane_times import run_lanes
+from load_tests.lossy_speech import understood
 from load_tests.loudspeaker import RATE as SPOKEN_RATE
 from load_tests.microphone import Clip
 from load_tests.network import SPEAKERS, parse_loss, run_network
@@ -102,19 +104,36 @@ async def network(args: argparse.Namespace, server: Server) -> tuple[dict[str, J
         spoken, _ = load_speech(args.recordings)
     else:
         spoken = load_transcribed(args.recordings, args.transcripts)[: args.most]
+    networks = networks_of(args)
+    plan = plan_of(args, seconds=args.seconds, transcribe=False)
+    plan = replace(plan, transport="webrtc", compare_words=False)
+    with serving(["--engine", "scripted"]) as talker:
+        return await run_network(server, talker, plan, spoken, networks, args.seed)
+
+
+async def lossy_speech(
+    args: argparse.Namespace, server: Server | None
+) -> tuple[dict[str, Json], list[str]]:
+    spoken = load_transcribed(args.recordings, args.transcripts)[: args.most]
+    networks = networks_of(args)
+
+    def compute() -> dict[str, Json]:
+        return understood(spoken, networks, args.seed, embedded_recognizer())
+
+    return await anyio.to_thread.run_sync(compute), []
+
+
+def networks_of(args: argparse.Namespace) -> list[Impairment]:
+    """Each loss with each jitter. Raises UsageError."""
     try:
         losses = [parse_loss(text) for text in args.losses]
-        networks = [
+        return [
             Impairment(loss, burst, args.delay, jitter, args.reorder, args.kilobits)
             for loss, burst in losses
             for jitter in args.jitters
         ]
     except ValueError as error:
         raise UsageError(str(error)) from None
-    plan = plan_of(args, seconds=args.seconds, transcribe=False)
-    plan = replace(plan, transport="webrtc", compare_words=False)
-    with serving(["--engine", "scripted"]) as talker:
-        return await run_network(server, talker, plan, spoken, networks, args.seed)
 
 
 async def plain(args: argparse.Namespace) -> tuple[dict[str, Json], list[str]]:
@@ -196,14 +215,23 @@ def parser() -> argparse.ArgumentParser:
         help="lines of a recording's name, a tab and its words; without it, words are held "
         "against those understood in the first network",
     )
-    command.add_argument("--most", type=int, default=16, help="recordings of the table to speak")
-    command.add_argument(
-        "--losses", nargs="+", default=["0", "2", "5", "10", "10x3"], metavar="PERCENT[xBURST]"
-    )
-    command.add_argument("--jitters", nargs="+", type=float, default=[0.0, 30.0, 80.0])
+    add_networks(command, most=16)
     command.add_argument("--seconds", type=float, default=15.0, help="how long others converse")
     add_speech(command, sessions=1, interrupt_every=1)
     command.set_defaults(transport="webrtc", coding="browser")
+
+    about = "the same, computed: no server and no clock; word errors of the embedded recogniser"
+    command = commands.add_parser("lossy-speech", help=about, description=about)
+    command.set_defaults(run=lossy_speech, url="", engine=None)
+    command.add_argument(
+        "transcripts", type=Path, help="lines of a recording's name, a tab and its words"
+    )
+    add_networks(command, most=1000)
+    command.add_argument(
+        "--recordings", type=Path, default=FOLDER, help=f"folder of speech (default: {FOLDER})"
+    )
+    command.add_argument("--json", metavar="FILE", help="figures as JSON; - for the last line")
+    add_calling(command)
 
     about = "connections and disconnections, and sessions that do nothing: what memory they take"
     command = commands.add_parser("churn", help=about, description=about)
@@ -329,6 +357,14 @@ def add_speech(command: argparse.ArgumentParser, *, sessions: int, interrupt_eve
     )
     command.add_argument("--transport", choices=["websocket", "webrtc"], default="websocket")
     add_calling(command)
+
+
+def add_networks(command: argparse.ArgumentParser, *, most: int) -> None:
+    command.add_argument("--most", type=int, default=most, help="recordings of the table to speak")
+    command.add_argument(
+        "--losses", nargs="+", default=["0", "2", "5", "10", "10x3"], metavar="PERCENT[xBURST]"
+    )
+    command.add_argument("--jitters", nargs="+", type=float, default=[0.0, 30.0, 80.0])
 
 
 def add_calling(command: argparse.ArgumentParser) -> None:
