@@ -44,6 +44,12 @@ class Impairment:
                 raise ValueError(f"a network's {name} is 0 to {most:g}, not {value:g}")
 
     @property
+    def name(self) -> str:
+        """Its loss and jitter in words."""
+        burst = f" in bursts of {self.burst:g}" if self.burst > 1 else ""
+        return f"loss {self.loss:g} %{burst}, jitter {self.jitter:g} ms"
+
+    @property
     def clean(self) -> bool:
         """Whether nothing is done to any packet."""
         return not (self.loss or self.delay or self.jitter or self.reorder or self.kilobits)

@@ -3,7 +3,7 @@
 Packets of recorded speech go over a link and into the receiving side's buffers.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,9 +13,13 @@ from duologue.codecs.audio_packet import AudioPacket
 from duologue.codecs.audio_playout import AudioPlayout
 from duologue.codecs.opus import CLOCK_RATE, OpusEncoder, packet_ticks
 from duologue.codecs.voice_decoder import VoiceDecoder
+from duologue.models.whisper import Whisper
 from load_tests.impairment import Impairment, Link
-from load_tests.recordings import Samples
+from load_tests.microphone import Clip
+from load_tests.recordings import Recording, Samples
+from load_tests.report import Json
 from load_tests.rtc_client import BROWSER, RATE
+from load_tests.words import WordErrors, word_errors
 
 HEARD_RATE = 16_000
 FRAME_SECONDS = 0.02
@@ -70,6 +74,42 @@ def hear_at_once(packets: list[AudioPacket], impairment: Impairment, seed: int) 
             heard += [decoder.perform(step) for step in order.push(packet, arrival)]
         heard += [decoder.perform(step) for step in order.handle_timer(now + FRAME_SECONDS)]
     return _result(heard, decoder, 1000 * order.waited / max(1, len(packets)))
+
+
+def understood(
+    recordings: Sequence[Recording], networks: Sequence[Impairment], seed: int, recognizer: Whisper
+) -> dict[str, Json]:
+    """What the embedded recogniser makes of recordings with known words, through each network."""
+    figures: dict[str, Json] = {}
+    spoken = [
+        (one.text, packets_of(np.concatenate(Clip.of(one, RATE).frames))) for one in recordings
+    ]
+    for network in networks:
+        errors = WordErrors(0, 0)
+        heard: list[LossySpeech] = []
+        for number, (text, packets) in enumerate(spoken):
+            heard.append(hear_at_once(packets, network, seed + number))
+            samples = heard[-1].samples.astype(np.float32) / 32_768
+            errors += word_errors(text, recognizer.transcribe(samples).text)
+        steady = [
+            hear_steadily(packets, network, seed + number)
+            for number, (_, packets) in enumerate(spoken)
+        ]
+        figures[network.name] = {
+            "words": errors.words,
+            "word errors %": round(100 * errors.rate, 1),
+            "concealed %": _mean(heard, "concealed"),
+            "recovered %": _mean(heard, "recovered"),
+            "steady: concealed %": _mean(steady, "concealed"),
+            "delay ms": _mean(steady, "delay_ms"),
+        }
+    return figures
+
+
+def _mean(heard: Sequence[LossySpeech], name: str) -> float:
+    """Of a figure, by how long each lasts."""
+    seconds = [len(one.samples) for one in heard]
+    return round(float(np.average([getattr(one, name) for one in heard], weights=seconds)), 2)
 
 
 def _beats(

@@ -45,9 +45,7 @@ class Cell:
 
     @property
     def name(self) -> str:
-        network = self.network
-        burst = f" in bursts of {network.burst:g}" if network.burst > 1 else ""
-        return f"loss {network.loss:g} %{burst}, jitter {network.jitter:g} ms"
+        return self.network.name
 
     def errors(self, said: dict[str, str]) -> WordErrors:
         """Against the words of recordings."""
