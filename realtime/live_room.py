@@ -1,8 +1,8 @@
 """A Live session among its clients: one that it belongs to, and observers beside it.
 
 Commands are carried out as they come, sound goes in at once, and a frame of output leaves whenever
-one is due. What speaks is driven elsewhere (``live_transport.py``, ``duplex_driver.py``): it is told
-by ``stirred`` that something may wait for it.
+one is due. What speaks is driven elsewhere (``live_transport.py``, ``duplex_driver.py``): it is
+told by ``stirred`` that something may wait for it.
 """
 
 import logging

@@ -32,7 +32,7 @@ from duologue.sessions.errors import CODES, ProtocolError
 from duologue.sessions.items import InputAudio, Item, MessageItem
 from duologue.sessions.live_cascade import CascadeVoice, cascade_config
 from duologue.sessions.live_config import (
-    ClientDelegation,
+    DecisionsDelegation,
     LiveConfig,
     LiveFormat,
     ResponsesDelegation,
@@ -261,7 +261,7 @@ class LiveSessions:
         driver = LiveDuplex(room, stream, self._clock)
         voice = DuplexVoice(session, spec.duplex, driver.tell)
         session.voice = voice
-        if not isinstance(config.delegation, ClientDelegation | None):
+        if isinstance(config.delegation, ResponsesDelegation):
             message = "This model hands nothing over: its delegation has no effect."
             room.note("delegation_unavailable", message)
         if config.history:
@@ -303,6 +303,9 @@ class LiveSessions:
         if isinstance(delegation, ResponsesDelegation) and delegation.refused:
             kinds = ", ".join(sorted(set(delegation.refused)))
             call.room.note("tools_left_out", f"Nothing here runs these tools: {kinds}.")
+        if isinstance(delegation, DecisionsDelegation) or call.config.triggers:
+            message = "No model here answers decisions: none will be made."
+            call.room.note("decisions_unavailable", message)
         if call.config.channel is not None:
             message = "What may pass over the data channel is as the session was told."
             call.room.note("data_channel_permissions", message)
