@@ -314,10 +314,11 @@ class Lane(Generic[In]):
     def _map(self, offered: Offered) -> None:
         """Map what was offered; when it can't be, the other side waits for its word in vain and
         sends everything through the socket."""
-        assert isinstance(self._stream, UnixStream)
-        descriptor = self._stream.take_descriptor()
+        stream = self._stream
+        descriptor = stream.take_descriptor() if isinstance(stream, UnixStream) else None
         if descriptor is None or self._incoming is not None:
-            log.warning("shared memory was offered that has not come")
+            # It went through a relay, or there was no room for one more descriptor.
+            log.info("large messages come through the socket: no shared memory has come")
             return
         try:
             self._incoming = IncomingMemory(descriptor, offered.size)

@@ -9,7 +9,7 @@ import anyio
 
 from load_tests.report import Json, percentile, spread
 from load_tests.scenario import Outcome, Plan, converse
-from load_tests.server import Server
+from load_tests.server import Server, ServerError
 
 ROUNDS = 3
 """Alone and beside take turns, so that a machine that changes its pace does so to both."""
@@ -38,7 +38,10 @@ async def run_beside(
             await anyio.sleep(SETTLE_S)
             beside += await _converse(server, plan, sessions, number, model)
             assert process.stdout is not None
-            counted = json.loads(await process.stdout.receive())
+            try:
+                counted = json.loads(await process.stdout.receive())
+            except anyio.EndOfStream:
+                raise ServerError("the clients of the batch lane have failed") from None
             for name in batch:
                 batch[name] += counted[name]
         await anyio.sleep(SETTLE_S)

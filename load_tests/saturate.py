@@ -24,7 +24,12 @@ async def saturate(url: str, key: str, clients: int, seconds: float) -> dict[str
             while True:
                 message = {"role": "user", "content": QUESTION.format(number)}
                 body = {"model": model, "messages": [message], "max_tokens": TOKENS}
-                answer = await http.post("/v1/chat/completions", json=body)
+                try:
+                    answer = await http.post("/v1/chat/completions", json=body)
+                except httpx.TransportError:
+                    counts["failed"] += 1
+                    await anyio.sleep(0.1)
+                    continue
                 if answer.status_code == 200:
                     counts["completed"] += 1
                 elif answer.status_code in (429, 503):

@@ -485,3 +485,23 @@ async def test_more_blocks_given_back_than_were_put_break_the_lane(
     await far.flush()
     with pytest.raises(LaneBroken, match="3 blocks"):
         await near.receive()
+
+
+async def test_an_offer_that_went_through_a_relay_leaves_everything_to_the_socket(
+    sockets: tuple[UnixStream, UnixStream],
+) -> None:
+    """The relay passes bytes on, and no descriptors."""
+    near = gateway_lane(sockets[0], LaneLimits())
+    near.send(LARGE)
+    await near.flush()
+    relayed: list[bytes] = []
+    reader, frames = FrameReader(2**20), 0
+    while frames < 2:  # the offer, and the message itself
+        relayed.append(await sockets[1].receive())
+        frames += len(reader.feed(relayed[-1]))
+    wire = _Wire(*relayed)
+    far = worker_lane(wire, LaneLimits())
+    assert await far.receive() == [LARGE]
+    await far.flush()
+    assert wire.sent == []
+    await near.aclose()
