@@ -20,6 +20,7 @@ from load_tests.client import JsonObject
 from load_tests.compare_aiortc import WAYS, compare
 from load_tests.echo import run_echo
 from load_tests.engine_overhead import run_engine_overhead
+from load_tests.frames import run_frames
 from load_tests.history import embedded_recognizer
 from load_tests.impairment import Impairment
 from load_tests.killed import run_killed
@@ -146,6 +147,10 @@ async def beside(args: argparse.Namespace, server: Server) -> tuple[dict[str, Js
     return await run_beside(server, plan, args.sessions, args.batch_clients, args.model)
 
 
+async def frames(args: argparse.Namespace, server: Server) -> tuple[dict[str, Json], list[str]]:
+    return await run_frames(server, args.sessions, args.seconds)
+
+
 async def faults(args: argparse.Namespace, server: Server) -> tuple[dict[str, Json], list[str]]:
     return await run_killed(server, args.sessions)
 
@@ -260,6 +265,13 @@ def parser() -> argparse.ArgumentParser:
     add_speech(command, sessions=4, interrupt_every=0)
     command.add_argument("--seconds", type=float, default=20.0, help="how long each round lasts")
     command.add_argument("--batch-clients", type=int, default=50, dest="batch_clients")
+
+    about = "a frame into the socket of a frame-locked model to a frame out of it"
+    command = commands.add_parser("frames", help=about, description=about)
+    add_common(command, frames)
+    command.set_defaults(engine="scripted-duplex", serve=["--slots=256"])
+    command.add_argument("--sessions", type=int, default=64, help="sessions at once")
+    command.add_argument("--seconds", type=float, default=20.0, help="how long each talks")
 
     about = "a worker of two is killed in the middle of answers: who notices, and how soon"
     command = commands.add_parser("faults", help=about, description=about)

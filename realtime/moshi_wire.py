@@ -24,7 +24,8 @@ PAUSE: Final = 2
 RESTART: Final = 3
 
 PACKET_MS: Final = 40
-SETTINGS: Final = OpusSettings(bit_rate=48_000, complexity=5, loss_percent=0, fec=False, dtx=False)
+SETTINGS: Final = OpusSettings(bit_rate=48_000, complexity=1, loss_percent=0, fec=False, dtx=False)
+"""More complexity takes a gateway twice the time, which is most of what a session costs it."""
 MOST_SECONDS: Final = 10.0
 """Sound in one message; a client that sends more at once is not talking."""
 
