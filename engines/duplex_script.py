@@ -109,6 +109,9 @@ class EchoStepper:
         state = self._states[slot]
         return EchoState(state.pcm.copy(), state.sounded, state.steps)
 
+    def release(self, slot: int) -> None:
+        """Nothing: a state takes no memory that another one could use."""
+
     def restore(self, slot: int, saved: EchoState) -> None:
         self._states[slot] = EchoState(saved.pcm.copy(), saved.sounded, saved.steps)
 
@@ -134,11 +137,11 @@ class EchoText:
 class EchoModel:
     """See :class:`duologue.engines.duplex_model.DuplexModel`."""
 
-    def __init__(self, options: DuplexScriptOptions) -> None:
+    def __init__(self, options: DuplexScriptOptions, frames: DuplexSpec | None = None) -> None:
         """RuntimeError if the options say so."""
         if options.start_failure:
             raise RuntimeError(options.start_failure)
-        frames = DuplexSpec(instructions=True, recordings=True)
+        frames = frames or DuplexSpec(instructions=True, recordings=True)
         self.stepper = EchoStepper(options, frames.frame_samples)
         self.spec = EngineSpec(
             model=options.model,

@@ -6,7 +6,8 @@ its own input. Which slot is whose, and who steps when, is the business of
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -69,15 +70,20 @@ class Stepper(Protocol[Saved]):
     def reset(self, slot: int, choice: SamplingChoice) -> None:
         """Empty a slot for a session that chooses so."""
 
+    def release(self, slot: int) -> None:
+        """The session in the slot has left; nothing of it is needed any more."""
+
     def choose(self, slot: int, choice: SamplingChoice) -> None:
         """Change how a session chooses, not what it is."""
 
-    def copy(self, source: int, target: int) -> None: ...
+    def copy(self, source: int, target: int) -> None:
+        """Raises LockstepError where there is no memory for it."""
 
     def save(self, slot: int) -> Saved:
         """A slot's state, away from the device."""
 
-    def restore(self, slot: int, saved: Saved) -> None: ...
+    def restore(self, slot: int, saved: Saved) -> None:
+        """Raises LockstepError where there is no memory for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +170,8 @@ class Lockstep(Generic[Saved]):
         seat = self._new_seat(slot, _Seat(choice, prompt_name if script else None))
         if prompt_name is not None and prompt_name in self._prompts:
             self._prompts.move_to_end(prompt_name)
-            self._stepper.restore(slot, self._prompts[prompt_name])
+            with self._emptied_on_error(slot):
+                self._stepper.restore(slot, self._prompts[prompt_name])
             self._stepper.choose(slot, choice)
             seat.prompt = None
             return
@@ -174,7 +181,7 @@ class Lockstep(Generic[Saved]):
     def leave(self, slot: int) -> None:
         """End a session; the slot is free at once."""
         self._seat(slot)
-        del self._seats[slot]
+        self._empty(slot)
 
     def reset(self, slot: int) -> None:
         """Forget what was said and heard; the session goes on as new, without a prompt."""
@@ -188,7 +195,8 @@ class Lockstep(Generic[Saved]):
         and it chooses alike."""
         parent = self._seat(source)
         child = self._new_seat(target, _Seat(choice or parent.choice))
-        self._stepper.copy(source, target)
+        with self._emptied_on_error(target):
+            self._stepper.copy(source, target)
         self._stepper.choose(target, child.choice)
         child.script.extend(parent.script)
 
@@ -207,13 +215,14 @@ class Lockstep(Generic[Saved]):
         """Take a session out of its slot, with all it is, in host memory."""
         seat = self._seat(slot)
         resting = Resting(self._stepper.save(slot), seat.choice, tuple(seat.script))
-        del self._seats[slot]
+        self._empty(slot)
         return resting
 
     def wake(self, slot: int, resting: Resting[Saved]) -> None:
         """Let a session go on that rested, in any slot."""
         seat = self._new_seat(slot, _Seat(resting.choice))
-        self._stepper.restore(slot, resting.saved)
+        with self._emptied_on_error(slot):
+            self._stepper.restore(slot, resting.saved)
         seat.script.extend(resting.script)
 
     # -- steps --------------------------------------------------------------------------------
@@ -280,6 +289,18 @@ class Lockstep(Generic[Saved]):
             raise LockstepError(f"slot {slot} is not free")
         self._seats[slot] = seat
         return seat
+
+    def _empty(self, slot: int) -> None:
+        del self._seats[slot]
+        self._stepper.release(slot)
+
+    @contextmanager
+    def _emptied_on_error(self, slot: int) -> Iterator[None]:
+        try:
+            yield
+        except LockstepError:
+            self._empty(slot)
+            raise
 
     def _checked(self, frames: Sequence[ForcedFrame]) -> Sequence[ForcedFrame]:
         if len(frames) > self._longest:

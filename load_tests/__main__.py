@@ -34,6 +34,7 @@ from load_tests.recordings import FOLDER, RATE, RecordingError, load_speech, loa
 from load_tests.report import Json, Report
 from load_tests.scenario import Plan
 from load_tests.server import Server, ServerError, serving
+from load_tests.tick_cases import add_arguments as add_tick_arguments
 from load_tests.voice import run_voice
 
 Run = Callable[[argparse.Namespace, Any], Awaitable[tuple[dict[str, Json], list[str]]]]
@@ -168,6 +169,12 @@ async def engine_overhead(args: argparse.Namespace) -> tuple[dict[str, Json], li
     )
 
 
+async def ticks(args: argparse.Namespace) -> tuple[dict[str, Json], list[str]]:
+    from load_tests.ticks import run  # it needs torch
+
+    return await anyio.to_thread.run_sync(run, args, print), []
+
+
 async def lanes(args: argparse.Namespace) -> tuple[dict[str, Json], list[str]]:
     return await run_lanes(args.sessions, args.seconds)
 
@@ -285,6 +292,11 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--sessions", type=int, default=100, help="sessions at once")
     command.add_argument("--seconds", type=float, default=10.0, help="how long each part lasts")
     command.add_argument("--json", metavar="FILE", help="figures as JSON; - for the last line")
+
+    about = "ticks of a full-size Moshi with random weights, and of its reference (needs torch)"
+    command = commands.add_parser("ticks", help=about, description=about)
+    command.set_defaults(alone=ticks)
+    add_tick_arguments(command)
 
     about = "what our path to vLLM adds to a bare AsyncLLM in the same process (needs vllm)"
     command = commands.add_parser("engine-overhead", help=about, description=about)

@@ -21,7 +21,7 @@ from duologue.models.moshi.kyutai_layout import UnsupportedCheckpoint
 from duologue.models.moshi.language_model import LanguageModel
 from duologue.models.moshi.mimi import Mimi
 from duologue.models.moshi.moshi_config import MimiConfig, MoshiConfig
-from duologue.models.moshi.transformer import Transformer
+from duologue.models.moshi.transformer import TemporalTransformer, Transformer
 
 Kind = Literal["moshi", "personaplex", "hibiki", "mimi"]
 
@@ -179,7 +179,7 @@ def _filled(network: Network, tensors: dict[str, Tensor], dtype: torch.dtype) ->
         raise UnsupportedCheckpoint(f"the tensors are not the network's: {error}") from error
     device = next(iter(tensors.values())).device
     for module in network.modules():
-        if isinstance(module, Transformer | LanguageModel):
+        if isinstance(module, TemporalTransformer | Transformer | LanguageModel):
             module.set_constants(device)
     network.requires_grad_(False)
     return network

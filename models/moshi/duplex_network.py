@@ -31,7 +31,8 @@ class DuplexInput:
     ``pcm``: float32 ``[slots, samples]``. ``forced``: int64 ``[slots, 1 + agent_codebooks]``.
     ``heard``: int64 ``[slots, user_codebooks]``, the user's codes of slots that are not
     ``listening``. ``listening`` and ``active``: bool ``[slots]``. Slots that do not listen are
-    being prompted: their sound is not decoded either.
+    being prompted: their sound is not decoded either. ``pages`` and ``rings``, int64 ``[slots]``:
+    a page that a slot is given for this step, or -1, and how long its ring is.
     """
 
     pcm: Tensor
@@ -39,6 +40,8 @@ class DuplexInput:
     heard: Tensor
     listening: Tensor
     active: Tensor
+    pages: Tensor | None = None
+    rings: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,10 +71,13 @@ class DuplexNetwork:
     def frame_samples(self) -> int:
         return self.mimi.config.frame_samples
 
-    def new_state(self, slots: int, kv_dtype: torch.dtype | None = None) -> DuplexState:
+    def new_state(
+        self, slots: int, kv_dtype: torch.dtype | None = None, pages: int | None = None
+    ) -> DuplexState:
+        """See :func:`duologue.models.moshi.paged_kv.new_state` for ``pages``."""
         device = self.language.initial.device
         return DuplexState(
-            language=self.language.new_state(slots, kv_dtype),
+            language=self.language.new_state(slots, kv_dtype, pages),
             encoder=self.mimi.new_encoder_state(slots),
             decoder=self.mimi.new_decoder_state(slots),
             sampling=Sampling.new(slots, device),
@@ -80,6 +86,11 @@ class DuplexNetwork:
     def step(self, frame: DuplexInput, state: DuplexState) -> DuplexOutput:
         """Move every active slot by a frame. Nothing in here waits for the device."""
         config = self.language.config
+        temporal = state.language.temporal
+        if frame.rings is not None:
+            temporal.ring.copy_(frame.rings)
+        if frame.pages is not None:
+            temporal.give(frame.pages)
         listening = frame.listening & frame.active
         codes = self.mimi.encode(frame.pcm, config.user_codebooks, state.encoder, listening)
         heard = torch.where(frame.listening[:, None], codes[:, :, 0], frame.heard)

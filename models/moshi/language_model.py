@@ -9,15 +9,17 @@ goes through the same step as *forced* tokens.
 """
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from duologue.models.moshi.depth_transformer import NO_TOKEN, DepthTransformer, TokenEmbedding
 from duologue.models.moshi.moshi_config import MoshiConfig
+from duologue.models.moshi.paged_kv import PagedState
 from duologue.models.moshi.sampling import Sampling, choose
 from duologue.models.moshi.streaming_state import StreamingState, along, update
-from duologue.models.moshi.transformer import Transformer, TransformerState, make_norm
+from duologue.models.moshi.transformer import TemporalTransformer, make_norm
 
 NOT_GIVEN = -2
 """Among forced tokens: generate this one. Among results: there is none yet."""
@@ -32,7 +34,7 @@ class LanguageState(StreamingState):
 
     offset: Tensor
     columns: Tensor
-    temporal: TransformerState
+    temporal: PagedState
 
     def reset(self, slots: Tensor) -> None:
         self.offset.masked_fill_(slots, 0)
@@ -51,9 +53,25 @@ class Frame:
     ready: Tensor
 
 
+class Fused(Protocol):
+    """Parts of :class:`LanguageModel` in another way."""
+
+    def embed(self, text: Tensor, codes: Tensor) -> Tensor:
+        """The embedded text, ``[slots, d_model]``, and codes, int64 ``[slots, n_q]``, together."""
+
+    def normalize(self, x: Tensor) -> Tensor: ...
+
+    def generate(
+        self, hidden: Tensor, logits: Tensor, sampling: Sampling, offset: Tensor, given: Tensor
+    ) -> Tensor: ...
+
+
 class LanguageModel(nn.Module):
+    """``fused``: what computes most of a step on a CUDA device; ``None``: torch."""
+
     delays: Tensor
     initial: Tensor
+    fused: Fused | None = None
 
     def __init__(self, config: MoshiConfig) -> None:
         super().__init__()
@@ -61,7 +79,7 @@ class LanguageModel(nn.Module):
         dim = config.temporal.d_model
         self.text_emb = TokenEmbedding(config.text_card + 1, dim)
         self.emb = nn.ModuleList([TokenEmbedding(config.card + 1, dim) for _ in range(config.n_q)])
-        self.transformer = Transformer(config.temporal)
+        self.transformer = TemporalTransformer(config.temporal)
         self.out_norm = make_norm(config.temporal.norm, dim)
         self.text_linear = nn.Linear(dim, config.text_card_out, bias=config.bias_proj)
         self.depth = DepthTransformer(config)
@@ -76,13 +94,16 @@ class LanguageModel(nn.Module):
         self.register_buffer("delays", delays, persistent=False)
         self.register_buffer("initial", initial, persistent=False)
 
-    def new_state(self, slots: int, kv_dtype: torch.dtype | None = None) -> LanguageState:
+    def new_state(
+        self, slots: int, kv_dtype: torch.dtype | None = None, pages: int | None = None
+    ) -> LanguageState:
+        """See :func:`duologue.models.moshi.paged_kv.new_state` for ``pages``."""
         weight, config = self.text_linear.weight, self.config
         shape = (slots, config.n_q + 1, config.max_delay + 2)
         return LanguageState(
             offset=torch.zeros(slots, dtype=torch.int64, device=weight.device),
             columns=torch.full(shape, NOT_GIVEN, dtype=torch.int64, device=weight.device),
-            temporal=self.transformer.new_state(slots, kv_dtype),
+            temporal=self.transformer.new_state(slots, kv_dtype, pages),
         )
 
     def step(
@@ -112,31 +133,8 @@ class LanguageModel(nn.Module):
 
         following = (offset + 1)[:, None].expand(-1, made)
         given = _get(own, following)
-        text = _given_or(
-            given[:, 0],
-            choose(
-                logits,
-                sampling.text_temperature,
-                sampling.text_top_k,
-                sampling.seed,
-                offset,
-                0,
-            ),
-        )
-
-        def choose_code(logits: Tensor, step: int) -> Tensor:
-            drawn = choose(
-                logits,
-                sampling.audio_temperature,
-                sampling.audio_top_k,
-                sampling.seed,
-                offset,
-                1 + step,
-            )
-            return _given_or(given[:, 1 + step], drawn)
-
-        codes = self.depth(hidden, text, choose_code)
-        _put(own, following, torch.cat([text[:, None], codes], dim=1), active)
+        generate = self._generate if self.fused is None else self.fused.generate
+        _put(own, following, generate(hidden, logits, sampling, offset, given), active)
         update(offset, offset + 1, active)
 
         frame = _get(own, offset[:, None] - self.config.max_delay + self.delays[:made])
@@ -150,10 +148,30 @@ class LanguageModel(nn.Module):
         """A column ``[slots, n_q + 1]`` to the hidden state ``[slots, d_model]`` and the logits
         of the text."""
         x = self.text_emb(column[:, 0])
-        for row, embed in enumerate(self.emb, start=1):
-            x = x + embed(column[:, row])
-        hidden = self.out_norm(self.transformer(x[:, None], state.temporal, active))[:, 0]
+        if self.fused is None:
+            for row, embed in enumerate(self.emb, start=1):
+                x = x + embed(column[:, row])
+            hidden = self.out_norm(self.transformer(x, state.temporal, active))
+        else:
+            x = self.fused.embed(x, column[:, 1:])
+            hidden = self.fused.normalize(self.transformer(x, state.temporal, active))
         return hidden, self.text_linear(hidden)
+
+    def _generate(
+        self, hidden: Tensor, logits: Tensor, sampling: Sampling, offset: Tensor, given: Tensor
+    ) -> Tensor:
+        """The next column's text and codes, int64 ``[slots, 1 + agent_codebooks]``, where they
+        are not given."""
+        heat, most = sampling.text_temperature, sampling.text_top_k
+        drawn = choose(logits, heat, most, sampling.seed, offset, 0)
+        text = _given_or(given[:, 0], drawn)
+
+        def choose_code(logits: Tensor, step: int) -> Tensor:
+            heat, most = sampling.audio_temperature, sampling.audio_top_k
+            drawn = choose(logits, heat, most, sampling.seed, offset, 1 + step)
+            return _given_or(given[:, 1 + step], drawn)
+
+        return torch.cat([text[:, None], self.depth(hidden, text, choose_code)], dim=1)
 
 
 def _get(columns: Tensor, positions: Tensor) -> Tensor:

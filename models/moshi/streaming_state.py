@@ -5,7 +5,8 @@ slot can be emptied, copied, put away and put back without touching the others.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -48,33 +49,60 @@ class StreamingState:
             part.reset(slots)
 
     def tensors_of(self, slot: int) -> Iterator[Tensor]:
-        """What one slot holds, as views. Where a view is shorter than its place, the slot's own
-        tensors before it say by how much."""
+        """What this state itself holds for one slot, as views. Where a view is shorter than its
+        place, those before it say by how much."""
         for tensor in self.own_tensors():
             yield tensor[slot]
-        for part in self.parts():
-            yield from part.tensors_of(slot)
 
     def copy_slot(self, source: int, target: int) -> None:
         """Make one slot a copy of another one."""
         self._fill(target, self.tensors_of(source))
+        for part in self.parts():
+            part.copy_slot(source, target)
 
     def save(self, slot: int) -> list[Tensor]:
         """A copy of one slot in host memory, for :meth:`restore`."""
-        return [tensor.to("cpu", copy=True) for tensor in self.tensors_of(slot)]
+        saved = [tensor.to("cpu", copy=True) for tensor in self.tensors_of(slot)]
+        for part in self.parts():
+            saved.extend(part.save(slot))
+        return saved
 
     def restore(self, slot: int, saved: Sequence[Tensor]) -> None:
         """Put back what :meth:`save` gave, in the same or another slot."""
+        self.take(slot, iter(saved))
+
+    def take(self, slot: int, saved: Iterator[Tensor]) -> None:
+        """Put back this state's part of what was saved."""
         self._fill(slot, saved)
+        for part in self.parts():
+            part.take(slot, saved)
+
+    def first(self, slots: int) -> Self:
+        """The first slots alone, as views."""
+        return replace(self, **{name: _first(value, slots) for name, value in self._named()})
+
+    def _named(self) -> Iterator[tuple[str, Any]]:
+        return ((field.name, getattr(self, field.name)) for field in fields(self))
 
     def _fill(self, slot: int, values: Iterable[Tensor]) -> None:
         # An offset is written before the views that depend on it are taken.
-        for place, value in zip(self.tensors_of(slot), values, strict=True):
-            place.copy_(value)
+        remaining = iter(values)
+        for place in self.tensors_of(slot):
+            place.copy_(next(remaining))
 
     def nbytes(self) -> int:
         """The size of all tensors, in bytes."""
         return sum(tensor.nbytes for tensor in self.tensors())
+
+
+def _first(value: Any, slots: int) -> Any:
+    if isinstance(value, Tensor):
+        return value[:slots]
+    if isinstance(value, StreamingState):
+        return value.first(slots)
+    if isinstance(value, list):
+        return [_first(one, slots) for one in value]
+    return value
 
 
 def along(slots: Tensor, like: Tensor) -> Tensor:

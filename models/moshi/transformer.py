@@ -5,7 +5,7 @@ on counting (RoPE depends on differences alone, Su et al. 2021, arXiv:2104.09864
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from duologue.models.moshi.moshi_config import Norm, TransformerConfig
+from duologue.models.moshi.paged_kv import PagedState, PagePool, attend, new_state, page_places
 from duologue.models.moshi.streaming_state import StreamingState, update
 
 
@@ -28,6 +29,10 @@ class RingKv(StreamingState):
 
     def reset(self, slots: Tensor) -> None:
         """Nothing: a slot's offset says which places are its own."""
+
+    def tensors_of(self, slot: int) -> Iterator[Tensor]:
+        """Nothing: a layer can't tell by itself what was written."""
+        return iter(())
 
 
 @dataclass(slots=True, eq=False)
@@ -50,12 +55,14 @@ class TransformerState(StreamingState):
 class Steps:
     """Where this call's steps are. ``cos`` and ``sin``: ``[slots, 1, steps, channels / 2]``;
     ``visible``: bool ``[slots, 1, steps, places]``; ``places``: ring places to write,
-    ``[slots, steps]``, or ``None`` where there is no ring."""
+    ``[slots, steps]``, or ``None`` where there is no ring; ``first``: the first step's position,
+    ``[slots]``."""
 
     cos: Tensor
     sin: Tensor
     visible: Tensor
     places: Tensor | None
+    first: Tensor
 
 
 class RmsNorm(nn.Module):
@@ -139,8 +146,17 @@ def split_heads(projected: Tensor, heads: int, kv_repeat: int) -> tuple[Tensor, 
     return queries, keys, values
 
 
+FusedAttention = Callable[[Tensor, Tensor, Tensor, Tensor, int], Tensor]
+"""Queries, a ring's keys and values, the first step's position and the window to what they see."""
+
+
 class Attention(nn.Module):
-    """Self-attention over the ring, or over the steps of this call alone."""
+    """Self-attention over the ring, or over the steps of this call alone.
+
+    ``fused``: what attends to rings on a device of its own kind; ``None``: torch.
+    """
+
+    fused: FusedAttention | None = None
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -156,14 +172,34 @@ class Attention(nn.Module):
         k = rotate(k, steps.cos, steps.sin, config.interleaved)
         if ring is not None and steps.places is not None:
             places = steps.places[:, None, :, None].expand_as(k)
-            ring.keys.scatter_(2, places, k.to(ring.keys.dtype))
-            ring.values.scatter_(2, places, v.to(ring.values.dtype))
-            k, v = ring.keys.to(q.dtype), ring.values.to(q.dtype)
+            ring.keys.scatter_(2, places, k)
+            ring.values.scatter_(2, places, v)
+            k, v = ring.keys, ring.values
         if config.kv_repeat > 1:
             k = k.repeat_interleave(config.kv_repeat, dim=1)
             v = v.repeat_interleave(config.kv_repeat, dim=1)
-        y = functional.scaled_dot_product_attention(q, k, v, steps.visible)
+        if self.fused is not None and ring is not None:
+            y = self.fused(q, k, v, steps.first, config.context)
+        else:
+            y = functional.scaled_dot_product_attention(q, k, v, steps.visible)
         return self.out_proj(y.transpose(1, 2).flatten(-2))
+
+    def step(
+        self,
+        x: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        pool: PagePool,
+        state: PagedState,
+        active: Tensor,
+    ) -> Tensor:
+        """One step, ``[slots, d_model]``, over pages."""
+        config = self.config
+        q, k, v = split_heads(self.in_proj(x)[:, None], config.num_heads, config.kv_repeat)
+        q = rotate(q, cos[:, None, None], sin[:, None, None], config.interleaved)[:, :, 0]
+        k = rotate(k, cos[:, None, None], sin[:, None, None], config.interleaved)[:, :, 0]
+        y = attend(q, k, v[:, :, 0], pool, state, active, config.context)
+        return self.out_proj(y.flatten(-2))
 
 
 class LayerScale(nn.Module):
@@ -192,6 +228,86 @@ class TransformerLayer(nn.Module):
         x = x + self.layer_scale_1(self.self_attn(self.norm1(x), steps, ring))
         return x + self.layer_scale_2(self.mlp(self.norm2(x)))
 
+    def step(
+        self,
+        x: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        pool: PagePool,
+        state: PagedState,
+        active: Tensor,
+    ) -> Tensor:
+        """One step, ``[slots, d_model]``, over pages."""
+        attended = self.self_attn.step(self.norm1(x), cos, sin, pool, state, active)
+        x = x + self.layer_scale_1(attended)
+        return x + self.layer_scale_2(self.mlp(self.norm2(x)))
+
+
+def _frequencies(config: TransformerConfig, device: torch.device | None) -> Tensor:
+    channels = config.d_model // config.num_heads
+    exponents = torch.arange(channels // 2, dtype=torch.float32, device=device)
+    return torch.exp(exponents * (-math.log(config.max_period) * 2 / channels))
+
+
+FusedLayers = Callable[[Tensor, Tensor, Tensor, PagedState, Tensor], Tensor]
+"""All layers of a step: ``x``, ``cos``, ``sin``, the state and who is active to ``x``."""
+
+
+class TemporalTransformer(nn.Module):
+    """One step a call, over keys and values in pages.
+
+    ``fused``: what computes layers on a device of its own kind; ``None``: torch.
+    """
+
+    frequencies: Tensor
+    fused: FusedLayers | None = None
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.layers = nn.ModuleList([TransformerLayer(config) for _ in range(config.num_layers)])
+        self.set_constants()
+
+    def set_constants(self, device: torch.device | None = None) -> None:
+        """Compute what is no weight, on a device or where tensors are made by default."""
+        self.register_buffer("frequencies", _frequencies(self.config, device), persistent=False)
+
+    @property
+    def ring_pages(self) -> tuple[int, int]:
+        """Pages of a slot's ring, and places in a page."""
+        page = page_places(self.config.context)
+        return -(-self.config.context // page), page
+
+    def new_state(
+        self, slots: int, kv_dtype: torch.dtype | None = None, pages: int | None = None
+    ) -> PagedState:
+        """Empty slots, in the dtype of the weights unless another one is named."""
+        config = self.config
+        weight = self.layers[0].self_attn.out_proj.weight
+        return new_state(
+            layers=config.num_layers,
+            slots=slots,
+            context=config.context,
+            heads=config.num_heads // config.kv_repeat,
+            channels=config.d_model // config.num_heads,
+            dtype=kv_dtype or weight.dtype,
+            device=weight.device,
+            pages=pages,
+        )
+
+    def forward(self, x: Tensor, state: PagedState, active: Tensor) -> Tensor:
+        """``[slots, d_model]`` to the same shape. Slots that are not active stay where they are;
+        their output means nothing."""
+        angles = state.offset.float()[:, None] * self.frequencies
+        cos, sin = torch.cos(angles), torch.sin(angles)
+        if self.fused is not None:
+            x = self.fused(x, cos, sin, state, active)
+        else:
+            for layer, pool in zip(self.layers, state.pools, strict=True):
+                x = layer.step(x, cos, sin, pool, state, active)
+        state.advance(active)
+        return x
+
 
 class Transformer(nn.Module):
     """``extra_keys``: places of the ring beyond the window."""
@@ -207,13 +323,10 @@ class Transformer(nn.Module):
 
     def set_constants(self, device: torch.device | None = None) -> None:
         """Compute what is no weight, on a device or where tensors are made by default."""
-        channels = self.config.d_model // self.config.num_heads
-        exponents = torch.arange(channels // 2, dtype=torch.float32, device=device)
-        frequencies = torch.exp(exponents * (-math.log(self.config.max_period) * 2 / channels))
-        self.register_buffer("frequencies", frequencies, persistent=False)
+        self.register_buffer("frequencies", _frequencies(self.config, device), persistent=False)
 
-    def new_state(self, slots: int, kv_dtype: torch.dtype | None = None) -> TransformerState:
-        """Empty rings, in the dtype of the weights unless another one is named."""
+    def new_state(self, slots: int) -> TransformerState:
+        """Empty rings, in the dtype of the weights."""
         config = self.config
         weight = self.layers[0].self_attn.out_proj.weight
         shape = (
@@ -226,8 +339,8 @@ class Transformer(nn.Module):
             offset=torch.zeros(slots, dtype=torch.int64, device=weight.device),
             layers=[
                 RingKv(
-                    keys=weight.new_zeros(shape, dtype=kv_dtype),
-                    values=weight.new_zeros(shape, dtype=kv_dtype),
+                    keys=weight.new_zeros(shape),
+                    values=weight.new_zeros(shape),
                 )
                 for _ in self.layers
             ],
@@ -261,4 +374,10 @@ class Transformer(nn.Module):
         age = positions[:, :, None] - held[:, None, :]
         visible = (held[:, None, :] >= 0) & (age >= 0) & (age < self.config.context)
         angles = positions.float()[:, None, :, None] * self.frequencies
-        return Steps(torch.cos(angles), torch.sin(angles), visible[:, None], places)
+        return Steps(
+            torch.cos(angles),
+            torch.sin(angles),
+            visible[:, None],
+            places,
+            positions[:, 0].contiguous(),
+        )

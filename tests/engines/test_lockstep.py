@@ -34,6 +34,7 @@ class Diary:
         self.state = np.zeros((self.slots, 2), np.int64)  # the sum, and the frames heard
         self.seeds = [0] * self.slots
         self.steps = 0
+        self.released: list[int] = []
 
     def step(self, inputs: StepInput) -> StepOutput:
         self.steps += 1
@@ -48,6 +49,9 @@ class Diary:
     def reset(self, slot: int, choice: SamplingChoice) -> None:
         self.state[slot] = 0
         self.choose(slot, choice)
+
+    def release(self, slot: int) -> None:
+        self.released.append(slot)
 
     def choose(self, slot: int, choice: SamplingChoice) -> None:
         self.seeds[slot] = choice.seed

@@ -101,4 +101,4 @@ def test_narrow_weights_and_keys_say_nearly_the_same(
         assert output.pcm.isfinite().all()
         same += int((output.text == expected.text).sum())
     assert same >= 9
-    assert state.language.temporal.layers[0].keys.dtype == torch.bfloat16
+    assert state.language.temporal.pools[0].keys.dtype == torch.bfloat16

@@ -67,15 +67,6 @@ def test_a_reset_slot_sees_nothing_of_before(torch: ModuleType) -> None:
     assert torch.equal(transformer(x[:, :1], state)[0], fresh[0])
 
 
-def test_keys_may_be_kept_narrower_than_weights(torch: ModuleType) -> None:
-    transformer = network(torch)
-    x = torch.randn(2, 4, 16)
-    state = transformer.new_state(2, torch.bfloat16)
-    assert state.layers[0].keys.dtype == torch.bfloat16
-    pieces = [transformer(piece, state) for piece in x.split(1, dim=1)]
-    assert torch.allclose(torch.cat(pieces, dim=1), transformer(x, None), atol=0.05)
-
-
 @pytest.mark.parametrize("kind", ["layer_norm", "layer_norm_f32", "rms_norm", "rms_norm_f32"])
 def test_norms_keep_the_dtype_and_the_scale(kind: Norm, torch: ModuleType) -> None:
     norm = make_norm(kind, 64).requires_grad_(False)

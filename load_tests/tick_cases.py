@@ -1,0 +1,52 @@
+"""What to measure of a frame-locked model's ticks, as the command line says it."""
+
+import argparse
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """``windows``: ``full``, ``young``, or ``churn``: full, and one leaves and another joins now
+    and then. ``kv``: ``bf16`` or ``fp8``."""
+
+    sessions: int
+    windows: str
+    kv: str
+    ticks: int
+
+    @staticmethod
+    def parse(text: str, ticks: int, long: int) -> "Case":
+        """``64:full:bf16``. Raises argparse.ArgumentTypeError."""
+        try:
+            sessions, windows, kv = text.split(":")
+            if windows not in ("full", "young", "churn") or kv not in ("bf16", "fp8"):
+                raise ValueError
+            return Case(int(sessions), windows, kv, long if windows == "churn" else ticks)
+        except ValueError:
+            raise argparse.ArgumentTypeError(
+                f"{text} is not SESSIONS:full|young|churn:bf16|fp8"
+            ) from None
+
+
+DEFAULT_CASES = (
+    "1:full:bf16",
+    "1:young:bf16",
+    "32:full:bf16",
+    "64:full:bf16",
+    "64:young:bf16",
+    "160:full:fp8",
+    "160:churn:fp8",
+)
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--cases", nargs="+", default=DEFAULT_CASES, metavar="N:WINDOWS:KV")
+    command.add_argument("--ticks", type=int, default=300, help="ticks of a case")
+    command.add_argument(
+        "--long", type=int, default=7500, help="ticks of a case with joins and leaves"
+    )
+    command.add_argument("--reference", type=int, nargs="*", default=[1, 32, 64])
+    command.add_argument("--compared", type=int, default=200, help="ticks of what is compared")
+    command.add_argument("--small", action="store_true", help="a tiny network, to try this out")
+    command.add_argument("--device", help="of torch: cuda where there is one, else cpu")
+    command.add_argument("--json", metavar="FILE", help="figures as JSON; - for the last line")
