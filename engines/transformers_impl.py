@@ -28,7 +28,7 @@ from duologue.engines.chat_messages import Json
 from duologue.engines.cores import usable_cores
 from duologue.engines.slots import common_prefix
 from duologue.engines.transformers_stage import TransformersStage
-from duologue.models.model_folder import read_model_folder
+from duologue.models.model_folder import ModelFolderError, read_model_folder
 
 MOST_CONTEXT = 32_768
 MOST_THREADS = 8
@@ -109,7 +109,10 @@ class TransformersModel:
         path = Path(stage.path)
         options: Json = {"trust_remote_code": stage.trust_remote_code}
         if path.is_dir():
-            read_model_folder(path, pickled=stage.trust_remote_code)
+            try:
+                read_model_folder(path, pickled=stage.trust_remote_code)
+            except ModelFolderError as error:
+                raise ModelFolderError(f"llm: {error}") from None
             place = str(path)
         else:
             place = str(path.parent)
@@ -130,12 +133,15 @@ class TransformersModel:
             raise ValueError(f"llm: {path} has no chat template; llm_chat_template can name one")
         self.knows_tools = "tools" in template if isinstance(template, str) else True
         transformers.utils.logging.disable_progress_bar()
-        model = AutoModelForCausalLM.from_pretrained(
-            place,
-            dtype=type_of(stage.dtype),
-            use_safetensors=None if stage.trust_remote_code or path.is_file() else True,
-            **options,
-        )
+        try:
+            model = AutoModelForCausalLM.from_pretrained(
+                place,
+                dtype=type_of(stage.dtype),
+                use_safetensors=None if stage.trust_remote_code or path.is_file() else True,
+                **options,
+            )
+        except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
+            raise ValueError(f"llm: transformers can't load {path}: {error}") from error
         self._model = model.to(self._device).eval()
         most = getattr(model.config.get_text_config(), "max_position_embeddings", MOST_CONTEXT)
         self.context = stage.context or min(most, MOST_CONTEXT)

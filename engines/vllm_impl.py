@@ -14,6 +14,8 @@ from urllib.parse import urlsplit
 # What an operator has set stays. Nothing is told to anybody about what is served here.
 os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+# A worker has threads, of which a forked child would have none.
+os.environ.setdefault("VLLM_WORKER_MULTIPROCESSING_METHOD", "spawn")
 
 import torch
 from vllm import AsyncEngineArgs, SamplingParams
@@ -28,7 +30,7 @@ from duologue.engines.chat_messages import Json
 from duologue.engines.leash import Leash
 from duologue.engines.vllm_contract import Ask, Delta, ParsedCall, Prompt, VllmError
 from duologue.engines.vllm_stage import VllmStage
-from duologue.models.model_folder import read_model_folder
+from duologue.models.model_folder import ModelFolderError, read_model_folder
 
 MOST_CONTEXT = 32_768
 GPU_SHARE = 0.85
@@ -66,23 +68,28 @@ class VllmEngine:
     def __init__(self, stage: VllmStage) -> None:
         """Start vLLM; blocks for as long as that takes.
 
-        Raises ModelFolderError for a folder that can't be served, ValueError with the setting's
-        name for devices that are not there, and what vLLM raises.
+        Raises ModelFolderError for a folder that can't be served, ValueError for devices or parsers
+        that are not there, VllmError for what vLLM refuses, each with the setting's name.
         """
         self._stage = stage
-        folder = read_model_folder(
-            Path(stage.path),
-            weights=stage.load_format != "dummy",
-            pickled=stage.trust_remote_code,
-        )
+        try:
+            folder = read_model_folder(
+                Path(stage.path),
+                weights=stage.load_format != "dummy",
+                pickled=stage.trust_remote_code,
+            )
+        except ModelFolderError as error:
+            raise ModelFolderError(f"llm: {error}") from None
         check_devices(stage)
+        self._parsers = parsers_of(stage)
         self.context = stage.context or min(folder.context or MOST_CONTEXT, MOST_CONTEXT)
         self._leash = Leash()
         try:
             self.llm = AsyncLLM.from_engine_args(engine_args(stage, self.context))
-        except BaseException:
+        except Exception as error:
             self._leash.free()
-            raise
+            # vLLM raises much, and tells the cause in its log where a process of its own failed.
+            raise VllmError(f"llm: vLLM can't serve {stage.path}: {error}") from error
         config = self.llm.model_config
         self._defaults = config.get_diff_sampling_param()
         renderer = self.llm.renderer
@@ -94,12 +101,6 @@ class VllmEngine:
         )
         template = stage.chat_template or getattr(renderer.tokenizer, "chat_template", None)
         self.knows_tools = "tools" in template if isinstance(template, str) else True
-        self._parsers = ParserManager.get_parser(
-            tool_parser_name=stage.tool_parser or None,
-            reasoning_parser_name=stage.reasoning_parser or None,
-            enable_auto_tools=bool(stage.tool_parser),
-            model_name=stage.path,
-        )
 
     async def prompt(self, messages: list[Json], tools: list[Json], answering: bool) -> Prompt:
         self._refuse_hosts(messages)
@@ -227,6 +228,22 @@ def engine_args(stage: VllmStage, context: int) -> AsyncEngineArgs:
         disable_log_stats=True,
         enable_log_requests=False,
     )
+
+
+def parsers_of(stage: VllmStage) -> Any:
+    """vLLM's class of parsers, ``None`` where the stage names none. Raises ValueError."""
+    try:
+        return ParserManager.get_parser(
+            tool_parser_name=stage.tool_parser or None,
+            reasoning_parser_name=stage.reasoning_parser or None,
+            enable_auto_tools=bool(stage.tool_parser),
+            model_name=stage.path,
+        )
+    except TypeError as error:
+        names = f"{stage.tool_parser or 'none'}, {stage.reasoning_parser or 'none'}"
+        raise ValueError(
+            f"llm_tool_parser, llm_reasoning_parser ({names}): {error.__cause__ or error}"
+        ) from None
 
 
 def check_devices(stage: VllmStage) -> None:

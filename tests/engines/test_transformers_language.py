@@ -190,6 +190,14 @@ def test_a_folder_that_lacks_files_is_refused(tmp_path: Path) -> None:
         TransformersModel(TransformersStage(path=str(tmp_path)))
 
 
+def test_an_architecture_that_nobody_knows_is_told(tmp_path: Path) -> None:
+    write_model(tmp_path, Geometry(), seed=3)
+    config = tmp_path / "config.json"
+    config.write_text(config.read_text().replace("qwen2", "nobodys").replace("Qwen2", "Nobodys"))
+    with pytest.raises(ValueError, match=r"llm: .*nobodys"):
+        TransformersModel(TransformersStage(path=str(tmp_path)))
+
+
 def test_a_device_or_a_type_that_is_not_there_names_its_setting() -> None:
     with pytest.raises(ValueError, match="llm_device: nowhere"):
         device_of("nowhere")
