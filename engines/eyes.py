@@ -59,9 +59,9 @@ class Gaze:
 
     def _describe(self, picture: bytes) -> str:
         pixels = decode_picture(picture)
+        if self._describer is None:
+            self._describer = self._load()
         with self._pulse.step():
-            if self._describer is None:
-                self._describer = self._load()
             return self._describer.describe(pixels)
 
     async def in_words(self, request: ResponseRequest) -> ResponseRequest:

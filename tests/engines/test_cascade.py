@@ -1,5 +1,6 @@
 """The whole backend: with stand-ins, and with the embedded models where they are."""
 
+import base64
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from duologue.codecs.pcm import bytes_from_int16, int16_from_bytes
 from duologue.codecs.resample import Resampler
+from duologue.engines import eyes
 from duologue.engines.cascade import (
     CascadeBackend,
     CascadeConfig,
@@ -20,7 +22,7 @@ from duologue.engines.cascade import (
     load_parts,
     usual_capacity,
 )
-from duologue.engines.chat_endpoint_impl import ChatEndpointLanguage, ChatEndpointStage
+from duologue.engines.chat_endpoint_impl import ChatEndpointStage
 from duologue.engines.engine import (
     AlignSpeech,
     CancelResponse,
@@ -28,7 +30,9 @@ from duologue.engines.engine import (
     Command,
     ConfigureListening,
     EndUtterance,
+    EngineError,
     Hear,
+    ImagePart,
     JudgeTurn,
     Message,
     OpenSession,
@@ -36,6 +40,7 @@ from duologue.engines.engine import (
     Respond,
     ResponseEnded,
     ResponseRequest,
+    See,
     SpeechAligned,
     SpeechGenerated,
     TextPart,
@@ -46,8 +51,6 @@ from duologue.engines.engine import (
     UtterancePart,
 )
 from duologue.engines.language import Finished, LanguageError, TextPiece
-from duologue.engines.language_choice import create_language
-from duologue.engines.llama_language import LlamaLanguage
 from duologue.engines.llama_prompts import LlamaStage
 from duologue.engines.pulse import Pulse
 from duologue.engines.stand_ins import (
@@ -56,7 +59,10 @@ from duologue.engines.stand_ins import (
     StandInRecognizer,
     StandInSynthesizer,
 )
+from duologue.engines.transformers_stage import TransformersStage
+from duologue.engines.vllm_stage import VllmStage
 from duologue.engines.voice_backend import PiperVoice
+from duologue.models.vision import WEIGHTS
 from duologue.models.weights import locate
 from duologue.models.whisper import Whisper
 
@@ -204,21 +210,39 @@ async def test_a_stage_that_fails_at_the_rehearsal_fails_the_start() -> None:
     assert language.closed
 
 
+async def test_it_ends_when_its_language_model_has_gone() -> None:
+    class Mortal(StandInLanguage):
+        async def watch(self) -> None:
+            await gone.wait()
+            raise EngineError("it has gone")
+
+    gone = anyio.Event()
+    language = Mortal()
+    language.remote = True
+    parts = Parts(StandInRecognizer(), StandInDetector(), (StandInSynthesizer(voices=("joe",)),))
+    backend = CascadeBackend(PAPER, Pulse(), language=language, load=lambda _: parts)
+    with pytest.raises(BaseExceptionGroup) as caught, anyio.fail_after(20):
+        async with running(backend):
+            gone.set()
+            await anyio.sleep_forever()
+    error: BaseException = caught.value
+    while isinstance(error, BaseExceptionGroup):
+        (error,) = error.exceptions
+    assert str(error) == "it has gone"
+    assert language.closed
+
+
 def test_a_configuration_travels_as_msgpack() -> None:
     for language in (
         PAPER.language,
+        VllmStage(path="/m", media_hosts=("a",)),
+        TransformersStage(path="/m"),
         ChatEndpointStage(base_url="http://a/v1", model="m", headers={"X": "y"}),
     ):
         config = msgspec.structs.replace(PAPER, language=language)
         packed = msgspec.msgpack.encode(config)
         assert msgspec.msgpack.decode(packed, type=CascadeConfig) == config
         assert isinstance(create_backend(packed, Pulse()), CascadeBackend)
-
-
-def test_the_language_stage_is_the_configured_one() -> None:
-    chat = ChatEndpointStage(base_url="http://a/v1", model="m")
-    assert isinstance(create_language(chat, 4, Pulse()), ChatEndpointLanguage)
-    assert isinstance(create_language(LlamaStage(path="/a.gguf"), 4, Pulse()), LlamaLanguage)
 
 
 def test_kokoro_takes_twice_what_piper_does() -> None:
@@ -357,3 +381,51 @@ async def test_a_cancelled_answer_frees_everything_for_the_next(
             lambda outputs: isinstance(outputs[-1], ResponseEnded) and outputs[-1].generation == 9,
         )
         assert stage.outputs["a"][-1].reason in ("completed", "max_output_tokens")
+
+
+# -- pictures -------------------------------------------------------------------------------
+
+PICTURES = Path(__file__).parent.parent / "data" / "pictures"
+
+
+def prompted(language: StandInLanguage) -> str:
+    parts = language.requests[-1].messages[-1].parts
+    return " ".join(part.text for part in parts if isinstance(part, TextPart))
+
+
+async def test_what_the_camera_shows_is_in_the_prompt_of_the_moment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(eyes, "FIRST_SECONDS", PATIENCE_S)
+    backend, language = stand_in(vision=str(WEIGHTS))
+    async with running(backend) as stage:
+        assert backend.spec.sees
+        language.answers = [[TextPiece("Yes. "), END] for _ in range(2)]
+        await stage.tell(OpenSession(session="s"))
+        seen = []
+        for number, jpeg in enumerate(((PICTURES / "astronaut.jpg").read_bytes(), b"")):
+            await stage.tell(See(session="s", jpeg=jpeg))
+            await stage.tell(respond("s", number, "What do you see?"))
+            await stage.until("s", has(ResponseEnded, number + 1))
+            seen.append(prompted(language))
+        assert "a person who looks happy" in seen[0]
+        assert "seconds ago" in seen[0]
+        assert seen[1] == "What do you see?"
+
+
+async def test_pictures_of_either_lane_reach_a_model_without_eyes_in_words() -> None:
+    backend, language = stand_in(vision=str(WEIGHTS))
+    async with running(backend) as stage:
+        jpeg = base64.b64encode((PICTURES / "astronaut.jpg").read_bytes()).decode()
+        picture = ImagePart(f"data:image/jpeg;base64,{jpeg}")
+        message = Message("user", (picture, TextPart("Who is that?")))
+        for batch in (False, True):
+            language.answers = [[TextPiece("Eileen. "), END]]
+            name = "batch" if batch else "talk"
+            request = ResponseRequest(instructions="", messages=(message,), modality="text")
+            await stage.tell(OpenSession(session=name, batch=batch))
+            await stage.tell(Respond(session=name, generation=1, request=request))
+            await stage.until(name, has(ResponseEnded))
+            assert prompted(language) == (
+                "(The user shows a picture of a person who looks happy.) Who is that?"
+            )
