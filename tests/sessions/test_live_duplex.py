@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings, strategies as st
 
 from duologue.engines.duplex import (
     DuplexFailed,
@@ -18,7 +19,7 @@ from duologue.engines.duplex import (
 )
 from duologue.sessions import live_events as live
 from duologue.sessions.items import InputText, MessageItem
-from duologue.sessions.live_config import LiveConfig
+from duologue.sessions.live_config import LiveChange, LiveConfig
 from duologue.sessions.live_duplex import DuplexVoice, duplex_pace
 from duologue.sessions.live_session import LiveSession
 
@@ -213,3 +214,52 @@ def test_what_it_can_not_do_is_said(command: live.Command, code: str) -> None:
     duplex.command(command)
     [error] = duplex.all(live.LiveError)
     assert (error.error.code, error.error.event_id) == (code, "e")
+
+
+COMMANDS: list[Any] = [
+    live.Mute("e"),
+    live.Unmute("e"),
+    live.PlayFixture("e", np.full(3000, 9, np.int16)),
+    live.AppendContext("e", "commentary", "x"),
+    live.AppendContext("e", "thinking", "x", "dlg_1"),
+    live.CreateResponse("e"),
+    live.CreateDecision("e"),
+    live.Start("e", LiveConfig()),
+    live.Update("e", LiveChange()),
+    live.Close("e"),
+]
+
+
+@given(
+    st.lists(
+        st.sampled_from([*COMMANDS, "speak", "park", "fail", "forced", "hear"])
+        | st.floats(0.0, 2.0),
+        max_size=60,
+    )
+)
+@settings(max_examples=100, deadline=None)
+def test_no_order_of_events_breaks_it(steps: list[Any]) -> None:
+    duplex = Duplex(LiveConfig(model="m", turn_marks=True))
+    for step in steps:
+        if isinstance(step, float):
+            duplex.wait(step)
+        elif step == "speak":
+            duplex.speak(text="x")
+        elif step == "hear":
+            duplex.session.hear(np.ones(4000, np.int16), None, duplex.now)
+        elif isinstance(step, str):
+            output: Any = {
+                "park": DuplexParked(session="s", tick=duplex.tick),
+                "fail": DuplexFailed(session="s", code="odd", message="m"),
+                "forced": TextForced(session="s", reference="text_1", start=1, end=2),
+            }[step]
+            duplex.voice.told(output, duplex.now)
+        else:
+            duplex.command(step)
+    frames = duplex.all(live.OutputAudio)
+    assert all(len(frame.samples) == FRAME for frame in frames)
+    starts = [frame.start_ms for frame in frames]
+    assert starts == sorted(set(starts))
+    if duplex.session.closed is None:
+        duplex.session.handle_timer(duplex.now)
+        assert duplex.session.next_deadline() > duplex.now
