@@ -215,7 +215,11 @@ def measure(network: DuplexNetwork, case: Case, device: str, bandwidth: float) -
         times.append(1000 * (perf_counter() - began))
     limit = (weight_bytes(network) + kv_bytes(network, case, age)) / bandwidth * 1000
     row = _row("duologue", case.sessions, times, first, memory_gib(device))
-    row |= {"windows": case.windows, "kv": case.kv, "limit_ms": round(limit, 1)}
+    row |= {
+        "windows": case.windows,
+        "kv": case.kv,
+        "limit_ms": None if case.windows == "churn" else round(limit, 1),
+    }
     del stepper, lockstep
     free()
     return row
