@@ -122,7 +122,7 @@ class TickScheduler(Generic[Frame]):
         self.times = times or TickTimes()
         self.totals = Counts()
         self._seats: dict[Hashable, _Seat[Frame]] = {}
-        self._free = list(range(rules.slots - 1, -1, -1))
+        self._free = list(range(rules.slots))  # a heap: low slots first, so that few are stepped
         self._with_frames = 0
         self._due: list[tuple[float, int, _Seat[Frame]]] = []
         self._entries = itertools.count(1)
@@ -157,7 +157,7 @@ class TickScheduler(Generic[Frame]):
             raise ValueError(f"{session!r} has joined already")
         if not self.fits():
             raise EngineFull(self.rules.retry_after_s)
-        seat = self._seats[session] = _Seat(session, self._free.pop())
+        seat = self._seats[session] = _Seat(session, heapq.heappop(self._free))
         return seat.slot
 
     def leave(self, session: Hashable) -> None:
@@ -166,7 +166,7 @@ class TickScheduler(Generic[Frame]):
         self._with_frames -= bool(seat.frames)
         seat.entry = 0
         if self._running is None or seat not in self._running:
-            self._free.append(seat.slot)
+            heapq.heappush(self._free, seat.slot)
 
     def offer(self, session: Hashable, frame: Frame, now: float) -> None:
         """A frame of the session's is there. Raises KeyError."""
@@ -213,7 +213,7 @@ class TickScheduler(Generic[Frame]):
         self.times.add(len(seats), now - self._began)
         for seat, deadline in zip(seats, self._deadlines, strict=True):
             if self._seats.get(seat.session) is not seat:
-                self._free.append(seat.slot)
+                heapq.heappush(self._free, seat.slot)
             elif now > deadline:
                 self._miss(seat, 1)
 

@@ -152,6 +152,13 @@ def test_a_slot_is_not_given_away_before_its_tick_is_over() -> None:
     assert ticks.join("b") == 0
 
 
+def test_the_lowest_free_slot_is_given_away_first() -> None:
+    ticks = scheduler("a", "b", "c", "d")
+    for name in ("d", "b", "a"):
+        ticks.leave(name)
+    assert [ticks.join(name) for name in ("e", "f", "g")] == [0, 1, 3]
+
+
 def test_a_session_without_frames_is_in_no_tick_and_holds_none_up_for_long() -> None:
     ticks = scheduler("a", "silent from the start")
     ticks.offer("a", "0", 1.0)
