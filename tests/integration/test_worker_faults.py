@@ -136,6 +136,7 @@ def start(runtime: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sta
             RemoteEngine(supervisor.directory, RemoteLimits(lanes=limits))
             for supervisor in supervisors
         ]
+        tasks = len(anyio.get_running_tasks())
         async with anyio.create_task_group() as group:
             for supervisor, remote in zip(supervisors, remotes, strict=True):
                 group.start_soon(supervisor.run)
@@ -145,6 +146,7 @@ def start(runtime: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sta
                     await remote.wait_ready()
             yield Fleet(supervisors, remotes)
             group.cancel_scope.cancel()
+        assert len(anyio.get_running_tasks()) == tasks
 
     return start
 
