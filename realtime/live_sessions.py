@@ -261,6 +261,9 @@ class LiveSessions:
         driver = LiveDuplex(room, stream, self._clock)
         voice = DuplexVoice(session, spec.duplex, driver.tell)
         session.voice = voice
+        if isinstance(config.delegation, DecisionsDelegation) or config.triggers:
+            message = "This model answers no questions: no decision will be made."
+            room.note("decisions_unavailable", message)
         if isinstance(config.delegation, ResponsesDelegation):
             message = "This model hands nothing over: its delegation has no effect."
             room.note("delegation_unavailable", message)
@@ -303,9 +306,6 @@ class LiveSessions:
         if isinstance(delegation, ResponsesDelegation) and delegation.refused:
             kinds = ", ".join(sorted(set(delegation.refused)))
             call.room.note("tools_left_out", f"Nothing here runs these tools: {kinds}.")
-        if isinstance(delegation, DecisionsDelegation) or call.config.triggers:
-            message = "No model here answers decisions: none will be made."
-            call.room.note("decisions_unavailable", message)
         if call.config.channel is not None:
             message = "What may pass over the data channel is as the session was told."
             call.room.note("data_channel_permissions", message)

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 from duologue.codecs.media import Int16Samples
 from duologue.engines.engine import HEARD_RATE
 from duologue.sessions import effects
+from duologue.sessions.errors import ProtocolError
 from duologue.sessions.events import (
     CancelResponse,
     ClearOutput,
@@ -29,10 +30,13 @@ from duologue.sessions.items import (
 )
 from duologue.sessions.live_config import (
     ClientDelegation,
+    DecisionsDelegation,
     Delegation,
     LiveConfig,
     ResponsesDelegation,
+    TranscriptEvent,
 )
+from duologue.sessions.live_decisions import Decisions
 from duologue.sessions.live_delegation import Delegations
 from duologue.sessions.live_events import (
     AppendContext,
@@ -132,6 +136,8 @@ class CascadeVoice:
         self._input = HeardTimeline()
         self._appended: dict[str, tuple[AppendContext, int]] = {}
         self._delegations = Delegations(session)
+        self._decisions = Decisions(self._tell, session.events.append, OURS, base.model)
+        self._decided: set[str] = set()
         self._written: dict[str, str] = {}
         self._spoke = False
         self._wrote_until = 0
@@ -182,7 +188,28 @@ class CascadeVoice:
         self._wanted = True
 
     def decide(self, command: CreateDecision, texts: tuple[str, ...]) -> None:
-        self._tell(self._delegations.decide(command, texts))
+        delegation = self._session.config.delegation
+        if not isinstance(delegation, DecisionsDelegation):
+            message = "This needs a session whose delegation is of the type 'decisions'."
+            raise ProtocolError("invalid_event_for_session", message)
+        if command.event_id in self._decided:
+            raise ProtocolError("invalid_value", "This event was sent before.", "event_id")
+        if self._decisions.full:
+            message = "Too many decisions wait: wait until some are made."
+            raise ProtocolError("rate_limit_exceeded", message)
+        self._decided.add(command.event_id)
+        self._decisions.decide(delegation.questions, texts)
+
+    def _trigger(self, kind: TranscriptEvent) -> None:
+        """Somebody has said something: decide what was to be decided then."""
+        for trigger in self._session.config.triggers:
+            if trigger.event_type == kind:
+                self._decisions.decide(
+                    trigger.questions,
+                    self._session.decision_texts,
+                    kind,
+                    self._session.new_id("trig"),
+                )
 
     def interrupt(self) -> None:
         if self._response is not None:
@@ -217,7 +244,6 @@ class CascadeVoice:
             if fragment is not None:
                 said = OutputTranscript(fragment.text, fragment.start_ms, fragment.end_ms)
                 self._session.events.append(said)
-                self._delegations.said(said.delta, "session.output_transcript.delta")
             self._report(item_id, played)
 
     def steer(
@@ -272,6 +298,7 @@ class CascadeVoice:
     def _heard_ends(
         self, event: effects.PlaybackStopped | effects.PlaybackCleared, now: float
     ) -> None:
+        self._trigger("session.output_transcript.delta")
         self._mark("assistant", "ended", self._session.place(now))
 
     def _transcribed(self, event: effects.TranscriptionDelta, now: float) -> None:
@@ -284,7 +311,7 @@ class CascadeVoice:
         self._write(event.item_id, whole[_shared(written, whole) :], now)
         self._written.pop(event.item_id, None)
         if whole:
-            self._delegations.said(whole, "session.input_transcript.delta")
+            self._trigger("session.input_transcript.delta")
 
     def _transcription_failed(self, event: effects.TranscriptionFailed, now: float) -> None:
         self._written.pop(event.item_id, None)
@@ -329,6 +356,7 @@ class CascadeVoice:
         if event.response.id == self._response:
             self._response = None
         self._delegations.response_done(event.response)
+        self._decisions.response_done(event.response)
 
     def _error(self, event: effects.ErrorReported, now: float) -> None:
         error = event.error
@@ -337,6 +365,12 @@ class CascadeVoice:
         elif error.event_id == OURS:
             if error.code == "conversation_already_has_active_response":
                 self._wanted, self._asked = True, False
+            elif error.code in ("bad_response_create", "context_too_long") and not self._asked:
+                self._decisions.failed()
+            elif self._asked:
+                # What was to be said can't be: for example, the conversation has grown too long.
+                self._asked = False
+                self._session.fail(error.answering(None))
         else:
             self._session.fail(error)
 

@@ -12,14 +12,12 @@ from typing import Final
 
 from duologue.sessions.effects import ResponseView
 from duologue.sessions.errors import ProtocolError
-from duologue.sessions.events import CreateResponse
 from duologue.sessions.items import FunctionCallItem, MessageItem, OutputAudio, OutputText
 from duologue.sessions.live_config import (
     ClientDelegation,
     ResponsesDelegation,
-    TranscriptEvent,
 )
-from duologue.sessions.live_events import CreateDecision, DelegationCreated, ResponseTold
+from duologue.sessions.live_events import DelegationCreated, ResponseTold
 from duologue.sessions.live_session import LiveSession
 
 MOST_DELEGATIONS: Final = 256
@@ -73,11 +71,6 @@ class Delegations:
         """The next response is the client's wish."""
         self._continued = (client_event_id,)
 
-    def decide(self, command: CreateDecision, texts: tuple[str, ...]) -> CreateResponse:
-        raise ProtocolError(
-            "unsupported", "No model here answers decisions.", None, command.event_id
-        )
-
     # -- from the model ---------------------------------------------------------------------
 
     def response_created(self, response_id: str) -> None:
@@ -126,9 +119,6 @@ class Delegations:
             return False
         self._acknowledge_at = math.inf
         return True
-
-    def said(self, text: str, kind: TranscriptEvent) -> None:
-        """Somebody has said something: there may be triggers for it."""
 
     # -- told -------------------------------------------------------------------------------
 

@@ -164,6 +164,11 @@ class LiveSession:
     def voice(self, voice: LiveVoice) -> None:
         self._voice = voice
 
+    @property
+    def decision_texts(self) -> tuple[str, ...]:
+        """What there is to read in the items for decisions."""
+        return tuple(self._decision_items.values())
+
     def place(self, now: float) -> int:
         """Where on the timeline a moment lies, in ms."""
         return max(0, round((now - self.began) * 1000))
@@ -241,7 +246,7 @@ class LiveSession:
             raise ProtocolError("fixture_active", "A fixture is playing: wait until it was played.")
 
     def _create_decision(self, command: CreateDecision, now: float) -> None:
-        self.voice.decide(command, tuple(self._decision_items.values()))
+        self.voice.decide(command, self.decision_texts)
 
     def _create_decision_item(self, command: CreateDecisionItem, now: float) -> None:
         given = command.shown.get("id")

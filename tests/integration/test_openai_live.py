@@ -213,6 +213,18 @@ async def test_decision_items_are_kept(server: Server) -> None:
         assert (await talk.until("decision.item.deleted")).item_id == created.item.id
 
 
+async def test_a_question_is_decided(server: Server) -> None:
+    question: Any = {"type": "predicate", "instructions": "Is it urgent?", "name": "urgent"}
+    async with client_of(server) as client, client.live.connect() as connection:
+        talk = Talk(connection)
+        backend: Any = {"model": "any", "questions": [question]}
+        await talk.start(delegation={"type": "decisions", "decisions": backend})
+        await connection.decision.create(event_id="d")
+        made = await talk.until("decision.event")
+        [answer] = made.event.decision.answers
+        assert (answer.type, answer.name) == ("refusal", "urgent")  # it says something else
+
+
 async def test_what_is_unknown_is_told_by_its_name(server: Server) -> None:
     async with client_of(server) as client, client.live.connect() as connection:
         talk = Talk(connection)

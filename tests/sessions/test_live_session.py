@@ -171,7 +171,7 @@ def test_an_update_changes_what_it_names() -> None:
     ("command", "code"),
     [
         (live.Start("e", LiveConfig()), "session_already_started"),
-        (live.CreateDecision("e"), "unsupported"),
+        (live.CreateDecision("e"), "invalid_event_for_session"),
         (live.CreateResponse("e"), "invalid_event_for_session"),
         (live.AppendContext("e", "thinking", "x", "dlg_9"), "delegation_not_found"),
         (live.Refused(ProtocolError("invalid_json", "x", None, "e")), "invalid_json"),
