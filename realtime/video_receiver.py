@@ -213,8 +213,9 @@ class VideoReceiver(MediaTarget):
 
     async def _look(self, source: _Source, pictures: Sequence[CodedPicture]) -> None:
         try:
+            # A caller that goes does not wait for what is left of a look; `stop` cuts that short.
             jpeg, spent = await anyio.to_thread.run_sync(
-                self._develop, source, pictures, limiter=self._threads
+                self._develop, source, pictures, limiter=self._threads, abandon_on_cancel=True
             )
         except MalformedDataError:
             source.malformed += 1

@@ -1,6 +1,7 @@
 """A client's camera: what becomes of its packets."""
 
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from fractions import Fraction
 
@@ -21,8 +22,10 @@ from aiortc.rtp import (
     unpack_remb_fci,
 )
 
+from duologue.codecs.frame_assembly import CodedPicture
 from duologue.codecs.picture import decode_picture
 from duologue.codecs.rtp import RtpPacket
+from duologue.codecs.video_decoder import VideoDecoder
 from duologue.codecs.video_pattern import pattern, read_pattern
 from duologue.realtime import video_receiver
 from duologue.realtime.pacer import Pacer
@@ -376,3 +379,28 @@ async def test_after_its_end_nothing_is_looked_at() -> None:
         await line.film(camera, 3)
         assert line.numbers == [0]
         assert line.wire.sources == []
+
+
+async def test_a_caller_that_goes_does_not_wait_for_the_decoder(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    busy, seen = threading.Event(), []
+
+    def decode(
+        decoder: VideoDecoder, pictures: list[CodedPicture], stopped: Callable[[], bool]
+    ) -> None:
+        busy.wait(20)
+        seen.append(stopped())
+
+    monkeypatch.setattr(VideoDecoder, "decode", decode)
+    async with looking() as line:
+        line.give(*Camera().next())
+        line.pacer.advance(line.clock.advance(0.02))
+        while not line.threads.borrowed_tokens:
+            await anyio.lowlevel.checkpoint()
+    assert not seen
+    busy.set()
+    while not seen:
+        await anyio.lowlevel.checkpoint()
+    assert seen == [True]
+    assert line.pictures == []
