@@ -8,6 +8,9 @@ from duologue.engines.engine import (
     EngineSpec,
     EngineStream,
     EngineUnavailable,
+    Respond,
+    ResponseEnded,
+    ResponseRequest,
 )
 from duologue.engines.in_process import open_in_process
 from duologue.engines.placement import PlacedEngine, by_queue, by_room
@@ -69,6 +72,30 @@ async def test_sessions_are_spread_over_the_workers_and_stay_there() -> None:
         for stream in streams:
             await stream.aclose()
         assert engine.sessions == 0
+
+
+async def test_all_that_a_session_asks_goes_to_the_worker_that_took_it() -> None:
+    async with AsyncExitStack() as stack:
+        backends = [ScriptedBackend() for _ in range(2)]
+        replicas = [await stack.enter_async_context(open_in_process(one)) for one in backends]
+        engine = PlacedEngine(replicas)
+        streams = {f"s{number}": await engine.open(f"s{number}") for number in range(4)}
+        request = ResponseRequest(instructions="", messages=(), modality="text")
+        for generation in range(1, 5):
+            for name, stream in streams.items():
+                stream.send(Respond(generation, request, session=name))
+        for stream in streams.values():
+            ends = 0
+            with anyio.fail_after(30):
+                while ends < 4:
+                    ends += isinstance(await stream.receive(), ResponseEnded)
+        asked = [
+            {command.session.partition("/")[0] for command in one.requests} for one in backends
+        ]
+        assert [len(names) for names in asked] == [2, 2]
+        assert asked[0].isdisjoint(asked[1])
+        for stream in streams.values():
+            await stream.aclose()
 
 
 async def test_a_full_one_is_passed_over_and_told_of_only_when_all_are() -> None:
