@@ -117,7 +117,7 @@ class DuplexBackend(Generic[Saved]):
         """
         slots, times = self.scheduler.rules.slots, self.scheduler.times
         longest = self.scheduler.rules.longest_tick_s
-        sizes = sorted({1, slots, *(2**n for n in range(slots.bit_length()) if 2**n < slots)})
+        sizes = sorted({1, slots, *(size for size in self.orders.model.sizes if size < slots)})
         for slot in range(slots):
             await self._thread.call(partial(self.orders.lockstep.seat, slot, SamplingChoice()))
         for size in sizes:

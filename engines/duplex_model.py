@@ -44,6 +44,11 @@ class DuplexModel(Protocol[Saved]):
     @property
     def stepper(self) -> Stepper[Saved]: ...
 
+    @property
+    def sizes(self) -> Sequence[int]:
+        """Numbers of sessions whose first tick takes longer than others: what is made for it once
+        serves smaller ones too."""
+
     def choice(self, asked: DuplexChoice, base: SamplingChoice | None = None) -> SamplingChoice:
         """The choice with its gaps filled, from `base` or the model's defaults.
 

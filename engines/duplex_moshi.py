@@ -1,6 +1,7 @@
 """A Moshi-family checkpoint as a frame-locked model: its voices, its prompts, its text."""
 
 import hashlib
+import logging
 import secrets
 import tempfile
 import time
@@ -28,7 +29,7 @@ from duologue.engines.duplex_backend import DuplexBackend
 from duologue.engines.duplex_model import DuplexInvalid, Prompt
 from duologue.engines.engine import EngineSpec
 from duologue.engines.model_thread import ModelThread
-from duologue.engines.moshi_impl import MoshiStepper, SavedSlot
+from duologue.engines.moshi_impl import GRAPH_SIZES, MoshiStepper, SavedSlot
 from duologue.engines.moshi_options import MoshiOptions
 from duologue.engines.pulse import Pulse
 from duologue.models.moshi.checkpoint import (
@@ -51,6 +52,8 @@ from duologue.models.moshi.prompting_frames import (
     wrap_role,
 )
 from duologue.models.moshi.text_tokens import TextStream, TextTokens, load_text_tokens
+
+log = logging.getLogger("duologue.engines.worker")
 
 RATE: Final = 24_000
 KYUTAI_CARD: Final = 2048
@@ -84,6 +87,7 @@ class MoshiModel:
         instructions: str = "",
     ) -> None:
         self.stepper = stepper
+        self.sizes = GRAPH_SIZES
         self.spec = spec
         self._network = network
         self._tokens = tokens
@@ -251,7 +255,10 @@ def _voices(checkpoint: Checkpoint) -> dict[str, bytes]:
         return {}
     with tempfile.TemporaryDirectory(prefix="voices-") as folder:
         files = unpack_voices(checkpoint.voices, Path(folder))
-        return {path.stem: path.read_bytes() for path in files if path.suffix == ".wav"}
+        recordings = {path.stem: path.read_bytes() for path in files if path.suffix == ".wav"}
+    if len(recordings) < len(files):
+        log.warning("%d voices are no recordings; they are left out", len(files) - len(recordings))
+    return recordings
 
 
 def _spec(

@@ -143,6 +143,7 @@ class EchoModel:
             raise RuntimeError(options.start_failure)
         frames = frames or DuplexSpec(instructions=True, recordings=True)
         self.stepper = EchoStepper(options, frames.frame_samples)
+        self.sizes = tuple(2**power for power in range(10))
         self.spec = EngineSpec(
             model=options.model,
             voices=options.voices,
