@@ -148,7 +148,8 @@ class Conversation:
                 self.happen(Rejected(_full(audio.event_id)))
                 return
             judge = self.session.config.turn_detection is not None
-            self._let_hear(self._hearing.decode(data), form.rate)
+            if isinstance(self._stream, DuplexTurnsStream):
+                self._let_hear(self._stream, self._hearing.decode(data), form.rate)
             for event in self._hearing.accept(data, judge):
                 self.happen(event)
             if len(slices) > 1:
@@ -170,7 +171,8 @@ class Conversation:
                 return
             self._deaf = False
             judge = self.session.config.turn_detection is not None
-            self._let_hear(samples, HEARD_RATE)
+            if isinstance(self._stream, DuplexTurnsStream):
+                self._let_hear(self._stream, samples, HEARD_RATE)
             for event in self._hearing.accept_samples(samples, judge):
                 self.happen(event)
         except Exception:
@@ -185,15 +187,13 @@ class Conversation:
         """Playout that is the server's own stands here in an item. Never raises."""
         self._happen_at_last(PlaybackReported(item_id, played_ms))
 
-    def _let_hear(self, samples: Int16Samples, rate: int) -> None:
+    def _let_hear(self, stream: DuplexTurnsStream, samples: Int16Samples, rate: int) -> None:
         """A model that never stops listening hears all of it, and not utterances."""
-        if isinstance(self._stream, DuplexTurnsStream):
-            config = self.session.config
-            persona = Persona(config.voice, config.instructions)
-            try:
-                self._stream.listen(samples, rate, persona)
-            except EngineLostError:
-                logger.debug("session %s: sound was lost with its worker", self.id)
+        config = self.session.config
+        try:
+            stream.listen(samples, rate, Persona(config.voice, config.instructions))
+        except EngineLostError:
+            logger.debug("session %s: sound was lost with its worker", self.id)
 
     async def _supply(self) -> None:
         """Give the engine the audio of items, in pieces between which others get their turn."""
