@@ -384,11 +384,12 @@ async def test_after_its_end_nothing_is_looked_at() -> None:
 async def test_a_caller_that_goes_does_not_wait_for_the_decoder(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    busy, seen = threading.Event(), []
+    began, busy, seen = threading.Event(), threading.Event(), []
 
     def decode(
         decoder: VideoDecoder, pictures: list[CodedPicture], stopped: Callable[[], bool]
     ) -> None:
+        began.set()
         busy.wait(20)
         seen.append(stopped())
 
@@ -396,7 +397,7 @@ async def test_a_caller_that_goes_does_not_wait_for_the_decoder(
     async with looking() as line:
         line.give(*Camera().next())
         line.pacer.advance(line.clock.advance(0.02))
-        while not line.threads.borrowed_tokens:
+        while not began.is_set():
             await anyio.lowlevel.checkpoint()
     assert not seen
     busy.set()
