@@ -37,6 +37,7 @@ async def run_killed(server: Server, sessions: int) -> tuple[dict[str, Json], li
     """The server has two workers at least. Returns figures and problems."""
     problems: list[str] = []
     watched: list[_Watched] = []
+    await _until_all_are_ready(server)
     async with anyio.create_task_group() as group:
 
         async def talk(number: int) -> None:
@@ -130,6 +131,15 @@ async def _figures(server: Server, pattern: str) -> list[float]:
         text = (await http.get(f"{server.url}/metrics")).text
     found = re.findall(rf"^{pattern} ([\d.e+-]+)$", text, re.MULTILINE)
     return [float(value) for value in found]
+
+
+async def _until_all_are_ready(server: Server) -> None:
+    """Sessions are spread over the workers that are there when they come."""
+    begin = now()
+    while not all(await _figures(server, r"duologue_worker_ready\S*")):
+        if now() - begin > BACK_WITHIN_S:
+            raise ServerError("not all workers are ready")
+        await anyio.sleep(0.05)
 
 
 async def _places(server: Server) -> float:
