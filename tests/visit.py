@@ -1,5 +1,6 @@
 """The page in a real browser: how it is opened, with whose voice and picture, and what it does."""
 
+import base64
 import json
 import shutil
 import wave
@@ -64,6 +65,25 @@ if (Connection) {
   };
 }
 """
+VOICE = """
+const devices = navigator.mediaDevices;
+const ask = devices.getUserMedia.bind(devices);
+const voice = { context: null, mouth: null };
+devices.getUserMedia = async (wanted) => {
+  if (!wanted.audio) return ask(wanted);
+  voice.context ??= new AudioContext();
+  voice.mouth ??= voice.context.createMediaStreamDestination();
+  return voice.mouth.stream.clone();
+};
+window.say = async (base64) => {
+  const bytes = Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
+  const source = voice.context.createBufferSource();
+  source.buffer = await voice.context.decodeAudioData(bytes.buffer);
+  source.connect(voice.mouth);
+  source.start();
+};
+"""
+"""In place of the recording that is the microphone: a person who speaks when told to."""
 STATS = """
 async (kind) => [...(await window.calls.at(-1).getStats()).values()]
   .filter((entry) => entry.type === kind && (entry.kind ?? "audio") === "audio")
@@ -174,6 +194,11 @@ class Visit:
     def type(self, text: str) -> None:
         self.page.fill("#words", text)
         self.page.press("#words", "Enter")
+
+    def say(self) -> None:
+        """The question is spoken, on a page that was opened with the script VOICE."""
+        sound = base64.b64encode(QUESTION.read_bytes()).decode()
+        self.page.evaluate("(sound) => say(sound)", sound)
 
     def is_well(self) -> None:
         assert self.complaints == []

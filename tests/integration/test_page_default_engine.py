@@ -1,6 +1,5 @@
 """The page and the models that come with the server: a recorded voice talks with them."""
 
-import base64
 import json
 import threading
 from collections.abc import Iterator
@@ -14,8 +13,7 @@ from playwright.sync_api import Browser
 from duologue.codecs.picture import decode_picture
 from load_tests.server import serving
 from tests.visit import (
-    QUESTION,
-    Visit,
+    VOICE,
     Visits,
     open_browser,
     silence,
@@ -28,25 +26,6 @@ pytestmark = [pytest.mark.browser, pytest.mark.weights, pytest.mark.timeout(420)
 COFFEE = Path(__file__).parent.parent / "data" / "pictures" / "coffee.jpg"
 PATIENCE_MS = 180_000
 """The models may have to share their cores with other work."""
-
-VOICE = """
-const devices = navigator.mediaDevices;
-const ask = devices.getUserMedia.bind(devices);
-const voice = { context: null, mouth: null };
-devices.getUserMedia = async (wanted) => {
-  if (!wanted.audio) return ask(wanted);
-  voice.context ??= new AudioContext();
-  voice.mouth ??= voice.context.createMediaStreamDestination();
-  return voice.mouth.stream.clone();
-};
-window.say = async (base64) => {
-  const bytes = Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
-  const source = voice.context.createBufferSource();
-  source.buffer = await voice.context.decodeAudioData(bytes.buffer);
-  source.connect(voice.mouth);
-  source.start();
-};
-"""
 
 
 class Chat:
@@ -106,11 +85,6 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
         yield browser
 
 
-def say(page: Visit) -> None:
-    """A person asks about the weather."""
-    page.page.evaluate("(sound) => say(sound)", base64.b64encode(QUESTION.read_bytes()).decode())
-
-
 def test_a_person_talks_with_the_models_and_interrupts_them(browser: Browser) -> None:
     wish = "Whatever you are asked, tell a long story of many sentences."
     with serving(["--lite"], seconds=240) as server:
@@ -118,12 +92,12 @@ def test_a_person_talks_with_the_models_and_interrupts_them(browser: Browser) ->
         page = visits(script=VOICE)
         page.page.click("#talk")
         page.until("d.state.kind === 'webrtc' && d.state.activity === 'Listening'")
-        say(page)
+        page.say()
         page.until("d.items.some(i => i.role === 'user' && /weather/i.test(i.text))", PATIENCE_MS)
         page.until("d.playedMs > 500 && d.state.activity === 'Speaking'", PATIENCE_MS)
         loud = page.stats("inbound-rtp")["totalAudioEnergy"]
         assert loud > 0.0001
-        say(page)
+        page.say()
         page.until("d.items.some(i => i.cutAtMs > 0)", PATIENCE_MS)
         page.page.wait_for_timeout(300)  # what was on its way, and the browser's own delay
         cut = page.stats("inbound-rtp")

@@ -171,6 +171,16 @@ def test_without_a_microphone_one_is_told_why_and_can_type(
     page.is_well()
 
 
+def test_sound_that_does_not_start_is_told(visit: Visiting) -> None:
+    deaf = "AudioContext.prototype.resume = () => new Promise(() => {});"
+    silent = "Object.defineProperty(AudioContext.prototype, 'state', {value: 'suspended'});"
+    page = visit(script=deaf + silent)
+    page.page.click("#talk")
+    page.until("d.state.trouble === 'silent' && !d.state.talking")
+    assert "loudspeaker" in page.page.inner_text("#trouble")
+    page.is_well()
+
+
 def test_an_address_that_is_not_secure_has_a_conversation_in_text(visit: Visiting) -> None:
     with serving(["--engine", "scripted", "--allowed-hosts", ELSEWHERE]) as server:
         page = visit(server.url.replace("127.0.0.1", ELSEWHERE))

@@ -123,25 +123,23 @@ def test_escape_stops_an_answer_and_only_what_was_heard_is_remembered(visit: Vis
     page.is_well()
 
 
-def test_an_answer_called_off_before_its_first_sound_leaves_its_figures(visit: Visiting) -> None:
-    page = visit()
-    page.type("Good day.")
-    page.until("d.items.some(i => i.role === 'assistant' && i.final && i.heard)")
-    page.until("d.state.playing === null")
-    # Called off as soon as it has begun.
-    page.page.evaluate(
-        """() => {
-          const hush = document.querySelector("#hush");
-          const press = () => !hush.disabled && !window.duologue.state.playing && hush.click();
-          new MutationObserver(press).observe(hush, {attributes: true});
-        }"""
-    )
-    page.type("Never mind.")
-    page.until("d.latencies.length === 2")
-    (_, called_off) = page.read("d.latencies")
-    assert called_off["cancelled"] == called_off["total"]
-    assert page.page.locator(".unit.cancelled:visible").count() == 1
-    page.is_well()
+def test_an_answer_called_off_before_its_first_sound_leaves_its_figures(
+    visit: Visiting, tmp_path: Path
+) -> None:
+    slow = {"clauses": [{"text": "In a minute.", "ms": 1000}], "first_ms": 60_000}
+    script = tmp_path / "slow.json"
+    script.write_text(json.dumps({"replies": [slow]}))
+    with serving(["--engine", "scripted", "--script", str(script)]) as server:
+        page = visit(server.url)
+        page.type("Never mind.")
+        page.until("d.state.response !== null")
+        page.page.keyboard.press("Escape")
+        page.until("d.latencies.length === 1")
+        (called_off,) = page.read("d.latencies")
+        assert called_off["cancelled"] == called_off["total"]
+        assert page.page.locator(".unit.cancelled:visible").count() == 1
+        page.is_well()
+        page.page.close()
 
 
 def test_a_microphone_is_muted_and_let_go_without_a_new_call(visit: Visiting) -> None:

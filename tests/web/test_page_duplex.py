@@ -7,7 +7,7 @@ from typing import Protocol
 import pytest
 from playwright.sync_api import Browser
 
-from tests.visit import Visit, Visits, open_browser, question, silence, write_microphone
+from tests.visit import VOICE, Visit, Visits, open_browser, silence, write_microphone
 
 pytestmark = [pytest.mark.browser, pytest.mark.weights]
 
@@ -24,10 +24,8 @@ class Running(Protocol):
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """It hears a question after 4 s, and again after 12 s."""
-    said = (silence(4), question(), silence(12), question(), silence(60))
-    path: Path = tmp_path_factory.mktemp("microphone") / "microphone.wav"
-    with open_browser(write_microphone(path, *said)) as browser:
+    path: Path = tmp_path_factory.mktemp("microphone") / "silence.wav"
+    with open_browser(write_microphone(path, silence(1))) as browser:
         yield browser
 
 
@@ -40,7 +38,7 @@ def visit(browser: Browser, scripted_server: Running) -> Iterator[Visiting]:
 
     def open_page(**choices: str) -> Visit:
         opened.append(Visits(browser, scripted_server.url, mode="duplex", **choices))
-        return opened[-1]()
+        return opened[-1](script=VOICE)
 
     yield open_page
     for visits in opened:
@@ -53,22 +51,25 @@ def test_people_speak_are_answered_and_speak_over_the_answer(
 ) -> None:
     page = visit(line=line)
     page.page.click("#talk")
-    page.until(f"d.state.kind === '{kind}'")
+    page.until(f"d.state.kind === '{kind}' && d.state.activity === 'Listening'")
+    page.say()
     page.until(SPOKEN.format("assistant", 1))
-    first = page.read("d.items.map(i => i.role)")
-    assert first == ["user", "assistant"]
-    (wait,) = page.read("d.latencies")
+    # On a machine that is short of time an utterance may come in two.
+    assert page.read("d.items.map(i => i.role)")[:2] == ["user", "assistant"]
+    wait = page.read("d.latencies[0]")
     assert wait["answered"] == wait["total"] > 0
+    page.until("d.state.activity === 'Listening'")
 
     page.type("Please give me a long answer.")
-    page.until("d.state.activity === 'Speaking'")
-    page.until("d.counters.interruptions === 1")
+    page.until("d.state.activity === 'Speaking' && d.items.at(-1).text.startsWith('Here is')")
+    before = page.read("d.counters.interruptions")
+    page.say()
+    page.until(f"d.counters.interruptions > {before}")
     page.until(SPOKEN.format("user", 3))
     page.until(SPOKEN.format("assistant", 2))
-    texts = page.read("d.items.map(i => [i.role, i.text])")
-    assert ["user", "Please give me a long answer."] in texts
-    cut = texts[3][1]
-    assert "Here is the first sentence.".startswith(cut[:10])
+    texts = page.read("d.items.map(i => i.text)")
+    cut = texts[texts.index("Please give me a long answer.") + 1]
+    assert cut.startswith("Here is")
     assert not cut.endswith("far.")
 
     page.page.click("#talk")

@@ -1,6 +1,7 @@
 // Sound: one AudioContext, the two worklets, the devices. It knows nothing of the wire or the page.
 
 const HERE = import.meta.url;
+const START_MS = 8000;
 const METER = 1024; // samples: 21 ms at 48 kHz
 
 /** Why the microphone or the speaker can't be used; `reason` is a word that the page explains. */
@@ -84,7 +85,15 @@ export class Media {
       });
     }
     await this.#ready;
-    if (this.#context.state !== "running") await this.#context.resume();
+    if (this.#context.state !== "running") await this.#start();
+  }
+
+  /** Some browsers wait for ever where there is no loudspeaker. */
+  async #start() {
+    const late = new Promise((_, reject) => {
+      setTimeout(() => reject(new MediaTrouble("silent")), START_MS);
+    });
+    await Promise.race([this.#context.resume(), late]);
   }
 
   async #build() {

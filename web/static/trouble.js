@@ -37,6 +37,11 @@ const WORDS = {
     advice: "Try again, or choose another one in the settings.",
     action: "talk",
   },
+  silent: {
+    title: "The browser can't start its sound.",
+    advice: "Is a loudspeaker connected, and free? Then try again.",
+    action: "talk",
+  },
   unplugged: {
     title: "The microphone went away.",
     advice: "Plug it in again or choose another one, then press the button.",
