@@ -28,7 +28,7 @@ from load_tests.words import WordErrors, word_errors
 SPEAKERS = 4
 """Calls at once that speak recordings."""
 TALKERS = 2
-PATIENCE = 20.0
+PATIENCE = 60.0
 _LOSS = re.compile(r"(\d+(?:\.\d+)?)(?:x(\d+(?:\.\d+)?))?")
 
 
@@ -173,7 +173,9 @@ async def _read(client: Client, waiting: list[Recording], cell: Cell) -> None:
                 "transcript",
             )
             items = [item for _, item in heard.committed[first:]]
-            cell.understood[recording.name] = " ".join(heard.transcripts[item] for item in items)
+            cell.understood[recording.name] = " ".join(
+                heard.transcripts.get(item, "") for item in items
+            )
         tasks.cancel_scope.cancel()
 
 
