@@ -68,12 +68,16 @@ class EchoStepper:
         self.row_limits = (_CHARACTERS + len(self.words), HUSHED + 1)
         self._options = options
         self._states = [self._new() for _ in range(self.slots)]
+        # Kept, as many slots' worth of fresh memory would cost more than the step.
+        self._pcm = np.zeros((self.slots, frame_samples), np.float32)
+        self._text = np.full(self.slots, PADDING, np.int64)
 
     def step(self, inputs: StepInput) -> StepOutput:
-        pcm = np.zeros((self.slots, self.frame_samples), np.float32)
-        text = np.full(self.slots, PADDING, np.int64)
+        pcm, text = self._pcm, self._text
         active = np.flatnonzero(inputs.active)
         for slot in active:
+            pcm[slot] = 0
+            text[slot] = PADDING
             state = self._states[slot]
             state.steps += 1
             if not inputs.listening[slot]:
