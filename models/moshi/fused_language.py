@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from duologue.models.moshi import triton_kernels as kernels
+from duologue.models.moshi import triton_attention as attention_kernels, triton_kernels as kernels
 from duologue.models.moshi.depth_transformer import DepthTransformer, TokenEmbedding
 from duologue.models.moshi.language_model import NOT_GIVEN, LanguageModel
 from duologue.models.moshi.mimi import Mimi
@@ -40,7 +40,7 @@ def fuse_codec(mimi: Mimi) -> None:
         for layer in transformer.layers:
             config = layer.self_attn.config
             if config.kv_repeat == 1 and config.d_model // config.num_heads >= 16:
-                layer.self_attn.fused = kernels.attend_ring
+                layer.self_attn.fused = attention_kernels.attend_ring
 
 
 def packed(modules: list[nn.Parameter]) -> Tensor:
@@ -66,7 +66,7 @@ class FusedTemporal:
             assert isinstance(layer, TransformerLayer)
             attention, mlp = layer.self_attn, layer.mlp
             y = kernels.add_norm(x, delta, layer.norm1)
-            y = kernels.attend(
+            y = attention_kernels.attend(
                 attention.in_proj(y), cos, sin, pool, state, active, attention.config
             )
             delta = layer.layer_scale_1(attention.out_proj(y))

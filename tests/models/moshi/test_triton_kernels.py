@@ -89,7 +89,7 @@ def test_text_and_codes_are_those_of_torch(
 
 
 def test_a_codecs_ring_is_seen_as_torch_sees_it() -> None:
-    from duologue.models.moshi.triton_kernels import attend_ring
+    from duologue.models.moshi.triton_attention import attend_ring
 
     config = TransformerConfig(
         d_model=128,
