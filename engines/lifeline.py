@@ -1,9 +1,10 @@
 """What a worker and its supervisor say to each other over the worker's standard streams.
 
-Standard input brings one :class:`WorkerConfig`, perhaps a :class:`Drain`, and its end means that
-the parent is gone or wants the worker gone. Standard output carries :class:`Started`, then
-:class:`Beat` at an interval, or one :class:`StartFailed`. Both are frames as in the lanes, of one
-message each. Nothing secret is in the arguments or the environment.
+Standard input brings one :class:`WorkerConfig`, perhaps a :class:`Drain`, to a gateway
+:class:`Staff` again and again, and its end means that the parent is gone or wants the worker gone.
+Standard output carries :class:`Started`, then :class:`Beat` at an interval, or one
+:class:`StartFailed`. Both are frames as in the lanes, of one message each. Nothing secret is in the
+arguments or the environment.
 """
 
 from typing import Literal
@@ -46,6 +47,28 @@ class Drain(msgspec.Struct, frozen=True, tag=True):
     """Take no more sessions; end when the last has closed, or after ``deadline_s`` seconds."""
 
     deadline_s: float
+
+
+class Told(msgspec.Struct, frozen=True, kw_only=True):
+    """What the supervisor of a worker knows of it."""
+
+    name: str
+    state: str
+    restarts: int
+    sessions: int
+    start_s: float
+    reading: Reading
+
+
+class Staff(msgspec.Struct, frozen=True, tag=True):
+    """To a gateway that is not the workers' parent: how they are, and how often gateways have had
+    to be started again."""
+
+    workers: tuple[Told, ...]
+    gateway_restarts: int = 0
+
+
+Request = Drain | Staff
 
 
 class Started(msgspec.Struct, frozen=True, tag=True):

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -20,7 +21,15 @@ from duologue.engines.lanes import (
     private_directory,
     socket_paths,
 )
-from duologue.engines.lifeline import Beat, Drain, Report, Started, StartFailed, WorkerConfig
+from duologue.engines.lifeline import (
+    Beat,
+    Drain,
+    Report,
+    Request,
+    Started,
+    StartFailed,
+    WorkerConfig,
+)
 from duologue.engines.pulse import Reading
 from duologue.engines.worker_environment import worker_environment
 
@@ -117,9 +126,19 @@ class Supervisor:
     last reported of its steps; none while there is no worker.
     """
 
-    def __init__(self, config: WorkerConfig, rules: SupervisionRules | None = None) -> None:
+    def __init__(
+        self,
+        config: WorkerConfig,
+        rules: SupervisionRules | None = None,
+        *,
+        module: str = "duologue.engines.worker",
+        pass_fds: Sequence[int] = (),
+    ) -> None:
         """`config.directory` is the worker's; when it is empty, a private one is made in the
-        runtime directory and removed in the end."""
+        runtime directory and removed in the end. `module` is what runs as the worker; it gets the
+        descriptors `pass_fds`, by the same numbers."""
+        self._module = module
+        self._pass_fds = tuple(pass_fds)
         self._rules = rules or SupervisionRules()
         if not config.directory:
             made = str(private_directory(config.name))
@@ -187,12 +206,17 @@ class Supervisor:
     async def drain(self, deadline_s: float) -> None:
         """Let the worker end when its sessions have; :meth:`run` returns after it. Never waits."""
         self._stopping = True
+        if self._process is not None:
+            self._enter("draining")
+            await self.tell(Drain(deadline_s))
+
+    async def tell(self, request: Request) -> None:
+        """Send something to the worker, if there is one that takes it."""
         process = self._process
         if process is None or process.stdin is None:
             return
-        self._enter("draining")
         writer = FrameWriter(_REPORT_BYTES)
-        writer.put(Drain(deadline_s))
+        writer.put(request)
         try:
             await process.stdin.send(bytes(writer.take()))
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
@@ -210,11 +234,12 @@ class Supervisor:
         # Starting takes milliseconds; a cancel in the middle would lose the process.
         with anyio.CancelScope(shield=True):
             process = await anyio.open_process(
-                [sys.executable, "-m", "duologue.engines.worker"],
+                [sys.executable, "-m", self._module],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=None,
                 env=environment,
+                pass_fds=self._pass_fds,
             )
         self._process = process
         self._enter("starting")

@@ -29,7 +29,15 @@ from duologue.engines.frames import FrameReader, FrameWriter
 from duologue.engines.lanes import (
     socket_paths,
 )
-from duologue.engines.lifeline import Beat, Drain, Report, Started, StartFailed, WorkerConfig
+from duologue.engines.lifeline import (
+    Beat,
+    Drain,
+    Report,
+    Request,
+    Started,
+    StartFailed,
+    WorkerConfig,
+)
 from duologue.engines.log_lines import JsonFormatter
 from duologue.engines.places import Places, listen
 from duologue.engines.pulse import Pulse
@@ -72,6 +80,12 @@ def _moshi(options: bytes, pulse: Pulse) -> Backend:
     return create_backend(options, pulse)
 
 
+def _recognizer(options: bytes, pulse: Pulse) -> Backend:
+    from duologue.engines.recognizer_backend import create_backend
+
+    return create_backend(options, pulse)
+
+
 def _voices(options: bytes, pulse: Pulse) -> Backend:
     from duologue.engines.voice_backend import create_backend
 
@@ -81,6 +95,7 @@ def _voices(options: bytes, pulse: Pulse) -> Backend:
 BACKENDS: Mapping[str, BackendFactory] = {
     "cascade": _cascade,
     "moshi": _moshi,
+    "recognizer": _recognizer,
     "scripted": _scripted,
     "voices": _voices,
     "scripted-duplex": _scripted_duplex,
@@ -96,7 +111,7 @@ class Lifeline:
         self._sink = sink
         self._reader = FrameReader(_LIFELINE_BYTES)
         self._payloads: list[bytes] = []
-        self._decoder = msgspec.msgpack.Decoder(list[Drain])
+        self._decoder = msgspec.msgpack.Decoder(list[Request])
         self._ended = threading.Event()
         os.set_blocking(sink, False)
 
@@ -116,7 +131,7 @@ class Lifeline:
         with suppress(BlockingIOError, BrokenPipeError):
             os.write(self._sink, writer.take())
 
-    async def read_requests(self) -> AsyncIterator[Drain]:
+    async def read_requests(self) -> AsyncIterator[Request]:
         """What the supervisor asks for; ends when the parent is gone or closes the stream."""
         while True:
             for payload in self._payloads:
@@ -208,8 +223,9 @@ class Worker:
     async def _obey(self, places: Places) -> None:
         """Drain when asked to; stop when the supervisor's stream ends."""
         async with anyio.create_task_group() as group:
-            async for drain in self._lifeline.read_requests():
-                group.start_soon(self._drain, places, drain.deadline_s)
+            async for request in self._lifeline.read_requests():
+                if isinstance(request, Drain):
+                    group.start_soon(self._drain, places, request.deadline_s)
             self._stop.set()
 
     async def _drain(self, places: Places, deadline_s: float) -> None:
@@ -251,7 +267,7 @@ class Worker:
             await anyio.sleep(self._config.heartbeat_s)
 
 
-def _take_standard_streams() -> Lifeline:
+def take_standard_streams() -> Lifeline:
     """Keep standard input and output for the supervisor; what libraries print goes to stderr."""
     source = os.dup(0)
     sink = os.dup(1)
@@ -266,13 +282,13 @@ def main() -> int:
     """Run a worker; the exit status is 0 after an orderly end."""
     # Ctrl-C reaches the whole process group; the supervisor decides when this process ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    lifeline = _take_standard_streams()
+    lifeline = take_standard_streams()
     config = lifeline.read_config()
-    _log_to_stderr(config)
+    log_to_stderr(config)
     # One line for every request to the language model's own server says nothing to an operator.
     logging.getLogger("httpx").setLevel(logging.WARNING)
 
-    lifeline.guard(config.stop_s, partial(_tidy, config))
+    lifeline.guard(config.stop_s, partial(tidy, config))
 
     async def run() -> None:
         await Worker(config, lifeline).run()
@@ -285,21 +301,22 @@ def main() -> int:
         return 1
     finally:
         lifeline.finish()
-        _tidy(config)
+        tidy(config)
     return 0
 
 
-def _log_to_stderr(config: WorkerConfig) -> None:
+def log_to_stderr(config: WorkerConfig, role: str = "worker") -> None:
+    """Lines that say which process wrote them."""
     handler = logging.StreamHandler(sys.stderr)
     if config.log_format == "json":
-        handler.setFormatter(JsonFormatter({"worker": config.name, "pid": str(os.getpid())}))
+        handler.setFormatter(JsonFormatter({role: config.name, "pid": str(os.getpid())}))
     else:
-        line = f"%(asctime)s worker {config.name}[{os.getpid()}] %(levelname)s %(message)s"
+        line = f"%(asctime)s {role} {config.name}[{os.getpid()}] %(levelname)s %(message)s"
         handler.setFormatter(logging.Formatter(line))
     logging.basicConfig(level=config.log_level.upper(), handlers=[handler])
 
 
-def _tidy(config: WorkerConfig) -> None:
+def tidy(config: WorkerConfig) -> None:
     """Leave no file. The supervisor does it too, but may be gone."""
     directory = Path(config.directory)
     with suppress(OSError):

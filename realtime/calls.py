@@ -6,6 +6,7 @@ ends alone.
 
 import logging
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final
@@ -54,8 +55,11 @@ class Calls:
         registry: SessionRegistry,
         settings: PeerSettings,
         limits: RtcLimits | None = None,
+        name: Callable[[str], str] = new_id,
     ) -> None:
+        """``name`` makes the calls' ids, from their prefix."""
         self._registry = registry
+        self._name = name
         self._settings = settings
         self._limits = limits or RtcLimits()
         self._certificates = Certificates()
@@ -147,7 +151,7 @@ class Calls:
         except BaseException:
             await peer.aclose()
             raise
-        call = Call(new_id("rtc"), conversation, transport, peer, anyio.Event())
+        call = Call(self._name("rtc"), conversation, transport, peer, anyio.Event())
         self._calls[call.id] = call
         self._tasks.start_soon(self._hold, call)
         return call, answer

@@ -86,6 +86,8 @@ class LiveCall:
     past: Callable[[], Past]
     see: Callable[[bytes | None], None] = lambda jpeg: None
     over: anyio.Event = field(default_factory=anyio.Event)
+    counted: bool = False
+    """Here, in the headcount; the others are, as the registry's sessions."""
 
     @property
     def config(self) -> LiveConfig:
@@ -106,11 +108,14 @@ class LiveSessions:
         recording_seconds: float = 0.0,
         max_sessions: int = 64,
         max_duration: float = 3600.0,
+        name: Callable[[str], str] = new_id,
     ) -> None:
         """``engine`` is what the registry's sessions speak with in the end. ``max_sessions``, with
-        Realtime's; ``max_duration`` in seconds.
+        Realtime's; ``max_duration`` in seconds. ``name`` makes the sessions' ids, from
+        their prefix.
         """
         self._registry = registry
+        self._name = name
         self._engine = engine
         self._duplex = RemoteDuplex(engine)
         self._most = max_sessions
@@ -244,7 +249,8 @@ class LiveSessions:
         assert spec.duplex is not None
         if self._registry.draining:
             raise Draining("the server is restarting")
-        if self._registry.active + self.active >= self._most:
+        others = self._registry.headcount.others
+        if self._registry.active + self.active + others >= self._most:
             raise SessionsFull(RETRY_AFTER)
         stream = await self._stream(config, spec, past)
         now = self._clock.now()
@@ -277,6 +283,7 @@ class LiveSessions:
             lambda: driver.serve(voice),
             lambda: room.close("connection_lost"),
             lambda: Past(session.config, fork=stream.fork),
+            counted=True,
         )
 
     async def _stream(
@@ -298,10 +305,12 @@ class LiveSessions:
     def _room(self, session: LiveSession, link: LiveLink, heard: LiveFormat) -> LiveRoom:
         keeps = session.config.store and self.records
         recording = LiveRecording(self._recording_seconds) if keeps else None
-        return LiveRoom(new_id("live"), session, link, heard, self._clock, recording)
+        return LiveRoom(self._name("live"), session, link, heard, self._clock, recording)
 
     def _enter(self, call: LiveCall) -> LiveCall:
         self._calls[call.id] = call
+        if call.counted:
+            self._registry.headcount.enter()
         delegation = call.config.delegation
         if isinstance(delegation, ResponsesDelegation) and delegation.refused:
             kinds = ", ".join(sorted(set(delegation.refused)))
@@ -327,8 +336,12 @@ class LiveSessions:
                 await call.room.aclose(1011, "the session failed")
             call.over.set()
 
+    def _drop(self, call: LiveCall) -> None:
+        if self._calls.pop(call.id, None) is not None and call.counted:
+            self._registry.headcount.leave()
+
     def _leave(self, call: LiveCall) -> None:
-        self._calls.pop(call.id, None)
+        self._drop(call)
         if not call.config.store:
             return
         past = call.past()
@@ -343,7 +356,7 @@ class LiveSessions:
 
     def abandon(self, call: LiveCall) -> None:
         """It can't be held after all."""
-        self._calls.pop(call.id, None)
+        self._drop(call)
         call.fail()
 
     def close_all(self) -> None:

@@ -343,7 +343,7 @@ async def open_link(
     limits: SocketLimits = _DEFAULT_LIMITS,
 ) -> AsyncIterator[SocketLink[Heard, Told]]:
     """A link over an accepted WebSocket; closed with 1000 at the end unless it was before."""
-    link = SocketLink(websocket, encoder, decoder, limits, _control(websocket), refuse)
+    link = SocketLink(websocket, encoder, decoder, limits, control_of(websocket), refuse)
     async with _running(link):
         yield link
 
@@ -357,12 +357,14 @@ async def open_transport(
     decoder: Decoder | None = None,
 ) -> AsyncIterator[WebSocketTransport]:
     """A transport over an accepted WebSocket; closed with 1000 at the end unless it was before."""
-    transport = WebSocketTransport(websocket, encoder, config, limits, _control(websocket), decoder)
+    transport = WebSocketTransport(
+        websocket, encoder, config, limits, control_of(websocket), decoder
+    )
     async with _running(transport):
         yield transport
 
 
-def _control(websocket: WebSocket) -> SocketControl:
+def control_of(websocket: WebSocket) -> SocketControl:
     control: SocketControl = websocket.scope.get("extensions", {}).get(CONTROL, _NO_CONTROL)
     return control
 

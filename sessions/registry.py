@@ -13,6 +13,7 @@ import anyio.abc
 from duologue.engines.engine import Engine
 from duologue.models.silero_vad import SileroVad
 from duologue.sessions.core import Session
+from duologue.sessions.headcount import Headcount
 from duologue.sessions.ports import Clock, Observer, Unobserved
 from duologue.sessions.runner import Conversation
 from duologue.sessions.session_config import SessionConfig, SessionLimits
@@ -52,13 +53,16 @@ class SessionRegistry:
         clock: Clock,
         max_sessions: int,
         observer: Observer | None = None,
+        headcount: Headcount | None = None,
     ) -> None:
+        """``max_sessions``, with those of the processes that share ``headcount``."""
         self._engine = engine
         self._vad = vad
         self._limits = limits
         self._clock = clock
         self._max_sessions = max_sessions
         self._observer = observer or Unobserved()
+        self.headcount = headcount or Headcount()
         self._sessions: dict[str, Conversation] = {}
         self._opening = 0
         self._tasks: anyio.abc.TaskGroup | None = None
@@ -107,16 +111,21 @@ class SessionRegistry:
         """A new session. Raises SessionsFull, Draining, EngineFull or EngineUnavailable."""
         if self.draining:
             raise Draining("the server is restarting")
-        if self.active + self._opening >= self._max_sessions:
+        if self.active + self._opening + self.headcount.others >= self._max_sessions:
             raise SessionsFull(RETRY_AFTER)
         assert self._tasks is not None
         session_id = new_id("sess")
         self._opening += 1
+        self.headcount.enter()
         try:
             stream = await self._engine.open(session_id)
+        except BaseException:
+            self.headcount.leave()
+            raise
         finally:
             self._opening -= 1
         if self.draining:
+            self.headcount.leave()
             with anyio.CancelScope(shield=True):
                 await stream.aclose()
             raise Draining("the server is restarting")
@@ -160,7 +169,8 @@ class SessionRegistry:
             await self._changed.wait()
 
     def _forget(self, conversation: Conversation) -> None:
-        self._sessions.pop(conversation.id, None)
+        if self._sessions.pop(conversation.id, None) is not None:
+            self.headcount.leave()
         self._changed.set()
         self._changed = anyio.Event()
 

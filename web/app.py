@@ -1,7 +1,7 @@
 """The application: the one place where concrete classes meet."""
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -16,26 +16,28 @@ from duologue.engines.duplex_stream import RemoteDuplex
 from duologue.engines.duplex_turns import DuplexTurns
 from duologue.engines.lifeline import WorkerConfig
 from duologue.engines.placement import PlacedEngine
+from duologue.engines.remote import RemoteEngine
 from duologue.engines.script import ScriptedOptions
-from duologue.engines.supervisor import SupervisionRules
 from duologue.engines.tracing import create_tracer
 from duologue.models.silero_vad import SileroVad
 from duologue.models.weights import locate
 from duologue.realtime.calls import Calls
 from duologue.realtime.live_sessions import LiveSessions
 from duologue.sessions.clock import MonotonicClock, wall_clock
-from duologue.sessions.registry import SessionRegistry
+from duologue.sessions.registry import SessionRegistry, new_id
 from duologue.sessions.turn_traces import TurnTraces
 from duologue.web.access import epoch
 from duologue.web.auth import Gate
 from duologue.web.cascade_setup import cascade_config
-from duologue.web.crew import crew, join
-from duologue.web.deployment_setup import deployment_plan, workforce
+from duologue.web.crew import Crew, hire
+from duologue.web.deployment_setup import deployment_plan
 from duologue.web.duplex_setup import duplex_script, frame_locked, moshi_options
-from duologue.web.language_setup import ready_seconds
+from duologue.web.forwarding import Forwarding
 from duologue.web.metrics import Metrics
+from duologue.web.peers import Peers
 from duologue.web.routes import ERROR_HANDLERS, routes
 from duologue.web.rtc_setup import peer_settings
+from duologue.web.seat import Seat, share_of
 from duologue.web.security import SecurityHeaders
 from duologue.web.service import Service
 from duologue.web.settings import Settings, SettingsError
@@ -44,23 +46,36 @@ VAD: Final = "silero-vad"
 VAD_FILE: Final = "silero_vad_v6.onnx"
 
 
-def create_app(settings: Settings) -> Starlette:
+def staff(settings: Settings) -> Callable[[], Crew]:
+    """The workers that the settings ask for, and those that keep them running.
+
+    Blocks for a moment. Raises SettingsError.
+    """
+    return hire(settings, deployment_plan(settings), worker_config(settings))
+
+
+def _told(seat: Seat) -> Crew:
+    return Crew(list(seat.told.values()), [RemoteEngine(one) for one in seat.workers])
+
+
+def create_app(settings: Settings, seat: Seat | None = None) -> Starlette:
     """The server's application; its lifespan runs the worker and holds the sessions.
+
+    With a ``seat`` it is one gateway's of several, and its parent runs the workers.
 
     Raises SettingsError, and WeightsError when the voice detector is not there.
     """
     if not settings.loopback and not settings.api_keys:
         raise SettingsError(f"api_keys: a key is needed to listen on {settings.host}")
     vad = SileroVad(locate(VAD, cache=settings.cache) / VAD_FILE)
-    plan = deployment_plan(settings)
-    workers = workforce(plan, worker_config(settings), join(settings))
-    rules = SupervisionRules(ready_s=ready_seconds(settings))
-    peers = peer_settings(settings)
+    hired = staff(settings) if seat is None else lambda: _told(seat)
+    peers = peer_settings(settings if seat is None else share_of(settings, seat.number))
+    name = new_id if seat is None else seat.new_id
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        staff = crew(settings, plan, workers, rules)
-        engine = PlacedEngine(staff.remotes)
+        workers = hired()
+        engine = PlacedEngine(workers.remotes)
         clock = MonotonicClock()
         metrics = Metrics()
         tracer = create_tracer(os.environ, {"duologue.worker": "gateway"})
@@ -68,7 +83,13 @@ def create_app(settings: Settings) -> Starlette:
         # Realtime's sessions take turns, whatever the model does.
         turns = DuplexTurns(RemoteDuplex(engine), engine) if frame_locked(settings) else engine
         registry = SessionRegistry(
-            turns, vad, settings.limits, clock, settings.max_sessions, observer
+            turns,
+            vad,
+            settings.limits,
+            clock,
+            settings.max_sessions,
+            observer,
+            None if seat is None else seat.headcount,
         )
         metrics.watch("duologue_sessions", "Sessions that hold a place.", lambda: registry.active)
         metrics.watch("duologue_ready", "Whether the engine is ready.", lambda: engine.ready)
@@ -77,7 +98,14 @@ def create_app(settings: Settings) -> Starlette:
             "Conversations that the workers which are ready hold.",
             lambda: engine.capacity,
         )
-        metrics.watch_workers(staff.keepers)
+        metrics.watch_workers(workers.keepers)
+        if seat is not None:
+            metrics.watch("duologue_gateways", "Gateways that answer.", lambda: 1)
+            metrics.watch(
+                "duologue_gateway_restarts",
+                "How often gateways had to be started again.",
+                lambda: seat.gateway_restarts,
+            )
         metrics.watch(
             "duologue_batch_requests",
             "Requests in the batch lane, waiting or running.",
@@ -89,12 +117,12 @@ def create_app(settings: Settings) -> Starlette:
             settings.allowed_hosts if settings.loopback else None,
         )
         async with anyio.create_task_group() as tasks:
-            for keeper in staff.keepers:
+            for keeper in workers.keepers:
                 tasks.start_soon(keeper.run)
-            for remote in staff.remotes:
+            for remote in workers.remotes:
                 tasks.start_soon(remote.run)
             async with (
-                Calls(registry, peers) as calls,
+                Calls(registry, peers, name=name) as calls,
                 LiveSessions(
                     registry,
                     calls,
@@ -104,6 +132,7 @@ def create_app(settings: Settings) -> Starlette:
                     recording_seconds=settings.live_recording,
                     max_sessions=settings.max_sessions,
                     max_duration=settings.limits.max_duration,
+                    name=name,
                 ) as live,
                 registry,
             ):
@@ -120,7 +149,8 @@ def create_app(settings: Settings) -> Starlette:
                     metrics,
                     calls,
                     live,
-                    lambda: next((one.last_fault for one in staff.keepers if one.last_fault), ""),
+                    lambda: next((one.last_fault for one in workers.keepers if one.last_fault), ""),
+                    None if seat is None else Peers(seat),
                 )
                 yield
             tasks.cancel_scope.cancel()
@@ -128,6 +158,9 @@ def create_app(settings: Settings) -> Starlette:
             await anyio.to_thread.run_sync(tracer.close)
 
     middleware = [Middleware(SecurityHeaders)]
+    if seat is not None:
+        # The outermost: what another gateway answers has all that it needs.
+        middleware.insert(0, Middleware(Forwarding, seat=seat))
     if settings.allowed_origins:
         middleware.append(
             Middleware(

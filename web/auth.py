@@ -62,15 +62,19 @@ class SecretTable:
 
     def issue(self, config: SessionConfig, seconds: float, now: float) -> str:
         """A new secret, good for any number of sessions that begin in the next ``seconds``."""
+        value = SECRET_PREFIX + secrets.token_urlsafe(32)
+        self.adopt(digest(value), config, now + seconds, now)
+        return value
+
+    def adopt(self, hashed: bytes, config: SessionConfig, expires: float, now: float) -> None:
+        """Let a secret be good whose value, that has this :func:`digest`, was issued elsewhere."""
         self._forget_expired(now)
         while len(self._secrets) >= self._most:
             self._secrets.popitem(last=False)
-        value = SECRET_PREFIX + secrets.token_urlsafe(32)
-        self._secrets[_digest(value)] = _Secret(now + seconds, config)
-        return value
+        self._secrets[hashed] = _Secret(expires, config)
 
     def find(self, value: str, now: float) -> SessionConfig | None:
-        found = self._secrets.get(_digest(value))
+        found = self._secrets.get(digest(value))
         return None if found is None or found.expires <= now else found.config
 
     def _forget_expired(self, now: float) -> None:
@@ -182,5 +186,6 @@ def _presented(headers: Mapping[str, str], subprotocols: Sequence[str]) -> str |
     return None
 
 
-def _digest(value: str) -> bytes:
+def digest(value: str) -> bytes:
+    """By which a secret is kept."""
     return hashlib.sha256(value.encode()).digest()

@@ -1,15 +1,17 @@
 """Those that keep the workers running, here or in a cluster, and the engines that reach them."""
 
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from duologue.engines.lifeline import WorkerConfig
 from duologue.engines.pipeline.plan import Plan
 from duologue.engines.remote import RemoteEngine
 from duologue.engines.supervisor import SupervisionRules, Supervisor
-from duologue.web.deployment_setup import Workforce
+from duologue.web.deployment_setup import Workforce, workforce
+from duologue.web.language_setup import ready_seconds
 from duologue.web.settings import Settings, SettingsError
 from duologue.web.worker_figures import Watched
 
@@ -53,6 +55,16 @@ def join(settings: Settings) -> str:
     except ClusterUnreachable as error:
         raise SettingsError(f"cluster: there is none at {error}") from None
     return cluster_address()
+
+
+def hire(settings: Settings, plan: Plan, config: WorkerConfig) -> Callable[[], Crew]:
+    """What makes the crew once the event loop runs. Joins a cluster, so it blocks.
+
+    Raises SettingsError.
+    """
+    workers = workforce(plan, config, join(settings))
+    rules = SupervisionRules(ready_s=ready_seconds(settings))
+    return lambda: crew(settings, plan, workers, rules)
 
 
 def crew(settings: Settings, plan: Plan, workforce: Workforce, rules: SupervisionRules) -> Crew:

@@ -10,10 +10,15 @@ TEXT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 
 
 def configure(level: str, form: Literal["text", "json"]) -> None:
-    """Set up the root logger; what libraries say in passing is left out unless debugging."""
+    """Set up the root logger."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else logging.Formatter(TEXT))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    quieten(level)
+
+
+def quieten(level: str) -> None:
+    """Leave out what libraries say in passing, unless debugging."""
     quiet = logging.DEBUG if level == "debug" else logging.WARNING
     for name in (
         "uvicorn.error",

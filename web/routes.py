@@ -44,11 +44,13 @@ from duologue.web.access import (
     service_of,
     turned_away,
 )
-from duologue.web.auth import SUBPROTOCOL, Denial, Grant
+from duologue.web.auth import SUBPROTOCOL, Denial, Grant, digest
 from duologue.web.call_routes import call_routes, no_call
 from duologue.web.completions import completion_routes
+from duologue.web.gathered_figures import gathered
 from duologue.web.live_routes import LIVE_PATHS, live_routes
 from duologue.web.moshi_routes import moshi_routes
+from duologue.web.peers import SharedSecret
 from duologue.web.rtc_setup import ice_servers
 from duologue.web.service import Service
 
@@ -98,13 +100,13 @@ async def health(request: Request) -> Response:
     """The process answers; ``detail`` says why a new session would not be taken in."""
     service = service_of(request)
     detail = None if service.ready else service.not_ready()
-    return json_response(encode_status("ok", service.registry.active, detail))
+    return json_response(encode_status("ok", service.active, detail))
 
 
 async def ready(request: Request) -> Response:
     """A new session would be taken in."""
     service = service_of(request)
-    active = service.registry.active
+    active = service.active
     if service.ready:
         return json_response(encode_status("ready", active))
     return json_response(encode_status(service.not_ready(), active), 503)
@@ -130,6 +132,9 @@ async def ice(request: Request, service: Service) -> Response:
 async def figures(request: Request, service: Service) -> Response:
     # The figures of the process come from files.
     text = await anyio.to_thread.run_sync(service.metrics.text)
+    if service.peers is not None:
+        others = await service.peers.figures()
+        text = await anyio.to_thread.run_sync(gathered, text.decode(), others)
     return Response(text, media_type=_PROMETHEUS)
 
 
@@ -143,7 +148,10 @@ async def client_secrets(request: Request, service: Service) -> Response:
         return turned_away(error)
     except ProtocolError as error:
         return misread(error)
-    value = service.gate.secrets.issue(wanted.config, wanted.seconds, service.clock.now())
+    now = service.clock.now()
+    value = service.gate.secrets.issue(wanted.config, wanted.seconds, now)
+    if service.peers is not None:
+        await service.peers.share(SharedSecret(digest(value), now + wanted.seconds, body), now)
     expires_at = epoch() + wanted.seconds
     return json_response(encode_secret(value, new_id("sess"), expires_at, wanted.config))
 

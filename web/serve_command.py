@@ -59,6 +59,12 @@ def run(args: argparse.Namespace) -> int:
         if not settings.loopback and not settings.api_keys:
             made_up = KEY_PREFIX + secrets.token_urlsafe(24)
             settings = replace(settings, api_keys=(made_up,))
+        if settings.gateways > 1:
+            from duologue.web.gateways import Gateways, serve_with
+
+            gateways = Gateways(settings, certificate_files(settings))
+            anyio.run(serve_with, gateways, made_up, _say, backend_options={"use_uvloop": True})
+            return 0
         server = Composed(settings, create_app(settings), certificate_files(settings))
         anyio.run(serve, server, made_up, _say, backend_options={"use_uvloop": True})
     except (SettingsError, LockError, WeightsError, ServeError) as error:
@@ -84,22 +90,28 @@ def check_models(settings: Settings) -> None:
             locate_or_fallback(name, cache=settings.cache, lock=lock)
 
 
-def bind(settings: Settings) -> socket.socket:
-    """The socket, bound but not yet listening: who comes too early is refused at once."""
+def bind(settings: Settings, *, port: int | None = None) -> socket.socket:
+    """The socket, bound but not yet listening: who comes too early is refused at once.
+
+    With a ``port`` it is that one, and other sockets of this user may share it. Raises ServeError.
+    """
+    wanted = settings.port if port is None else port
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
-            settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            settings.host, wanted, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         bound = socket.socket(family, kind, protocol)
     except OSError as error:
         raise ServeError(f"host {settings.host}: {error.strerror}") from None
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if port is not None:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         bound.bind(address)
     except OSError as error:
         bound.close()
         raise ServeError(
-            f"can't listen on {settings.host} port {settings.port}: {error.strerror}"
+            f"can't listen on {settings.host} port {wanted}: {error.strerror}"
         ) from None
     return bound
 
@@ -141,7 +153,7 @@ async def serve(composed: Composed, made_up_key: str | None, say: Say) -> None:
     settings = composed.settings
     with bind(settings) as listener:
         server = PatientServer(server_config(composed.app, certificate=composed.certificate))
-        async with _running(composed.app) as service, anyio.create_task_group() as tasks:
+        async with running(composed.app) as service, anyio.create_task_group() as tasks:
             tasks.start_soon(_stop_on_signal, service, server)
             port = listener.getsockname()[1]
             tasks.start_soon(_announce, service, settings, port, made_up_key, say)
@@ -150,16 +162,19 @@ async def serve(composed: Composed, made_up_key: str | None, say: Say) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _running(app: Starlette) -> AsyncIterator[Service]:
+async def running(app: Starlette) -> AsyncIterator[Service]:
+    """An application's service, from its start to its end. Raises ServeError."""
     try:
         async with app.router.lifespan_context(app):
             yield app.state.service
     except BaseExceptionGroup as group:
-        # One of ours says all there is to say; a bug keeps its traceback.
-        ours = group.subgroup(ServeError)
-        if ours is None:
-            raise
-        raise _first(ours) from None
+        raise plain(group) from None
+
+
+def plain(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Our own error, which says all there is to say; a bug keeps its traceback."""
+    ours = group.subgroup(ServeError)
+    return group if ours is None else _first(ours)
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
@@ -178,6 +193,11 @@ async def _announce(
         if trouble:
             raise ServeError(f"the model did not start: {trouble}")
         await anyio.sleep(_POLL_SECONDS)
+    welcome(settings, port, made_up_key, say)
+
+
+def welcome(settings: Settings, port: int, made_up_key: str | None, say: Say) -> None:
+    """Say where the server is."""
     for address in addresses(settings, port):
         say(f"Duologue is ready: {address}")
     if made_up_key is not None:
@@ -194,12 +214,13 @@ async def _stop_on_signal(service: Service, server: PatientServer) -> None:
                 if draining:
                     break
                 draining = True
-                tasks.start_soon(_drain, service, server)
+                tasks.start_soon(drain, service, server, service.settings.drain_seconds)
             tasks.cancel_scope.cancel()
     server.should_exit = True
 
 
-async def _drain(service: Service, server: PatientServer) -> None:
-    await service.registry.drain(service.settings.drain_seconds)
+async def drain(service: Service, server: PatientServer, seconds: float) -> None:
+    """Let conversations end for a while, close the others, and stop."""
+    await service.registry.drain(seconds)
     service.live.close_all()
     server.should_exit = True

@@ -12,6 +12,7 @@ from duologue.sessions.ports import Clock
 from duologue.sessions.registry import SessionRegistry
 from duologue.web.auth import Gate
 from duologue.web.metrics import Metrics
+from duologue.web.peers import Peers
 from duologue.web.settings import Settings
 
 
@@ -21,7 +22,9 @@ class ServedEngine(BatchEngine, DuplexPlaces, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """``trouble``: why the engine is not ready, in words for the operator; empty when unknown."""
+    """``trouble``: why the engine is not ready, in words for the operator; empty when unknown.
+    ``peers``: the server's other gateways, where it has several.
+    """
 
     settings: Settings
     gate: Gate
@@ -32,6 +35,7 @@ class Service:
     calls: Calls
     live: LiveSessions
     trouble: Callable[[], str] = lambda: ""
+    peers: Peers | None = None
 
     @property
     def spec(self) -> EngineSpec:
@@ -51,6 +55,11 @@ class Service:
         if self.settings.engine == "moshi":
             return "duplex"
         return "chat" if self.settings.chat_url is not None else "cascade"
+
+    @property
+    def active(self) -> int:
+        """Sessions that hold a place, at all gateways."""
+        return self.registry.active + self.registry.headcount.others
 
     @property
     def ready(self) -> bool:

@@ -57,6 +57,13 @@ class Settings:
         "serve HTTPS with a certificate made at the start: a browser on another device gives its "
         "microphone to HTTPS pages only, after a warning about the certificate",
     )
+    gateways: int = declare(
+        1,
+        "processes that serve clients, on one port; with more than one, the first process only "
+        "looks after them and the workers",
+        low=1,
+        high=64,
+    )
     drain_seconds: float = declare(
         10.0, "time that conversations have to end when the server is stopped", low=0
     )
@@ -214,6 +221,8 @@ class Settings:
             raise SettingsError("chat_key has no meaning without chat_url")
         if self.chat_url is not None and not self.chat_url.startswith(("http://", "https://")):
             raise SettingsError("chat_url must begin with http:// or https://")
+        if self.gateways > 1 and self.cluster is not None:
+            raise SettingsError("gateways and cluster exclude each other")
         if (self.engine == "moshi") != (self.duplex.moshi is not None):
             raise SettingsError("engine moshi and moshi belong together: one of them is missing")
         if any(len(key) < 8 for key in self.api_keys):

@@ -143,11 +143,15 @@ class PatientServer(Server):
         yield
 
 
-def server_config(app: Any, *, certificate: tuple[str, str] | None) -> Config:
-    """The configuration of a server for `app`; `certificate`: files of the chain and the key."""
+def server_config(
+    app: Any, *, certificate: tuple[str, str] | None = None, path: str | None = None
+) -> Config:
+    """The configuration of a server for `app`; `certificate`: files of the chain and the key;
+    `path`: of the Unix socket to listen at, for a server that is given none."""
     chain, key = certificate or (None, None)
     return Config(
         app,
+        uds=path,
         ws=WebSocketProtocol,
         ws_max_size=LARGEST_MESSAGE,
         ws_ping_interval=PING_SECONDS,
