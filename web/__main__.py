@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from duologue.web import models_command, plan_command, serve_command
+from duologue.web import models_command, plan_command, serve_command, talk_command
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -15,6 +15,7 @@ def main(argv: list[str] | None = None) -> int:
     serve_command.add_parser(commands)
     plan_command.add_parser(commands)
     models_command.add_parser(commands)
+    talk_command.add_parser(commands)
     args = parser.parse_args(argv)
     code: int = args.run(args)
     return code
