@@ -55,7 +55,10 @@ def staff(settings: Settings) -> Callable[[], Crew]:
 
 
 def _told(seat: Seat) -> Crew:
-    return Crew(list(seat.told.values()), [RemoteEngine(one) for one in seat.workers])
+    workers, scribes = (
+        [RemoteEngine(one) for one in some] for some in (seat.workers, seat.scribes)
+    )
+    return Crew(list(seat.told.values()), workers, scribes)
 
 
 def create_app(settings: Settings, seat: Seat | None = None) -> Starlette:
@@ -78,7 +81,7 @@ def create_app(settings: Settings, seat: Seat | None = None) -> Starlette:
         engine = PlacedEngine(workers.remotes)
         clock = MonotonicClock()
         metrics = Metrics()
-        tracer = create_tracer(os.environ, {"duologue.worker": "gateway"})
+        tracer = create_tracer(os.environ, {"duologue.worker": seat.name if seat else "gateway"})
         observer = TurnTraces(metrics, tracer, wall_clock(clock.now())) if tracer else metrics
         # Realtime's sessions take turns, whatever the model does.
         turns = DuplexTurns(RemoteDuplex(engine), engine) if frame_locked(settings) else engine

@@ -29,10 +29,12 @@ class Keeper(Watched, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Crew:
-    """``remotes``: one for each worker that takes sessions."""
+    """``remotes``: one for each worker that takes sessions. ``scribes``: the recognisers' beside
+    them."""
 
     keepers: Sequence[Keeper]
     remotes: Sequence[RemoteEngine]
+    scribes: Sequence[RemoteEngine] = ()
 
 
 def join(settings: Settings) -> str:

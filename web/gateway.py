@@ -109,6 +109,9 @@ class Gateway:
     async def _drain_on_signal(self, service: Service, server: PatientServer) -> None:
         with anyio.open_signal_receiver(signal.SIGTERM) as signals:
             async for _ in signals:
+                # Who comes now is for the other gateways.
+                for listening in server.servers:
+                    listening.close()
                 await drain(service, server, service.settings.drain_seconds)
                 return
 
@@ -132,6 +135,7 @@ def main() -> int:
             [Path(one) for one in options.workers],
             {name: ToldWorker(name) for name in options.names},
             Headcount(board, options.number),
+            [Path(one) for one in options.scribes],
         )
         gateway = Gateway(options, seat, create_app(options.settings, seat), lifeline)
         anyio.run(gateway.run, backend_options={"use_uvloop": True})

@@ -12,7 +12,8 @@ class GatewayOptions(msgspec.Struct, frozen=True, kw_only=True):
     """``settings``: the server's, with any key that was made up. ``port`` is shared by all.
 
     ``number``: which gateway this is, of those with ``directories``. ``workers``: the directories
-    of those that take sessions; ``names``: of all workers. ``board``: the descriptor of the
+    of those that take sessions, ``scribes``: of the recognisers' beside them; ``names``: of all
+    workers. ``board``: the descriptor of the
     memory that sessions are counted in.
     """
 
@@ -22,6 +23,7 @@ class GatewayOptions(msgspec.Struct, frozen=True, kw_only=True):
     number: int
     directories: tuple[str, ...]
     workers: tuple[str, ...]
+    scribes: tuple[str, ...]
     names: tuple[str, ...]
     board: int
 

@@ -22,7 +22,7 @@ from duologue.web.app import staff
 from duologue.web.crew import Crew
 from duologue.web.gateway_options import GatewayOptions, encode_options
 from duologue.web.rtc_setup import peer_settings
-from duologue.web.seat import share_of
+from duologue.web.seat import gateway_name, share_of
 from duologue.web.serve_command import Say, ServeError, bind, plain, welcome
 from duologue.web.settings import Settings
 
@@ -74,7 +74,7 @@ class Gateways:
 
     def _gateways(self, crew: Crew, port: int, board: int) -> list[Supervisor]:
         directories = [
-            private_directory(f"gateway-{number}") for number in range(self.settings.gateways)
+            private_directory(gateway_name(number)) for number in range(self.settings.gateways)
         ]
         made = []
         for number, directory in enumerate(directories):
@@ -85,11 +85,12 @@ class Gateways:
                 number=number,
                 directories=tuple(map(str, directories)),
                 workers=tuple(str(remote.directory) for remote in crew.remotes),
+                scribes=tuple(str(remote.directory) for remote in crew.scribes),
                 names=tuple(keeper.name for keeper in crew.keepers),
                 board=board,
             )
             config = WorkerConfig(
-                name=f"gateway-{number}",
+                name=gateway_name(number),
                 backend="gateway",
                 directory=str(directory),
                 remove_directory=True,

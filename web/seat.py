@@ -3,7 +3,7 @@
 import re
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -40,14 +40,20 @@ class ToldWorker:
 @dataclass(slots=True)
 class Seat:
     """``directories``: the gateways', in order, of which this one is ``number``. ``workers``: the
-    directories of those that take sessions. ``told``: all workers, by name."""
+    directories of those that take sessions, ``scribes``: of the recognisers' beside them. ``told``:
+    all workers, by name."""
 
     number: int
     directories: Sequence[Path]
     workers: Sequence[Path]
     told: dict[str, ToldWorker]
     headcount: Headcount
-    gateway_restarts: int = field(default=0)
+    scribes: Sequence[Path] = ()
+    gateway_restarts: int = 0
+
+    @property
+    def name(self) -> str:
+        return gateway_name(self.number)
 
     def hear(self, staff: Staff) -> None:
         """What the parent tells of its workers."""
@@ -78,6 +84,11 @@ class Seat:
             for number, directory in enumerate(self.directories)
             if number != self.number
         ]
+
+
+def gateway_name(number: int) -> str:
+    """In logs, figures and traces."""
+    return f"gateway-{number}"
 
 
 def inside_socket(directory: Path) -> Path:

@@ -16,7 +16,7 @@ from aiortc import RTCSessionDescription
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from load_tests.server import Server, serving
+from load_tests.server import Server, free_port, serving
 from tests.caller import Caller, calling
 
 pytestmark = [pytest.mark.anyio, pytest.mark.weights]
@@ -86,6 +86,23 @@ async def until_figures(server: Server, **wanted: float) -> None:
 async def until_both(server: Server) -> list[psutil.Process]:
     await until_figures(server, duologue_gateways=2, duologue_ready=1)
     return gateways(server)
+
+
+async def until_draining(server: Server) -> None:
+    """Until only one of the two takes new connections."""
+    with anyio.fail_after(20):
+        while len(listeners(server)) == 2:  # noqa: ASYNC110 - another process
+            await anyio.sleep(0.02)
+
+
+def listeners(server: Server) -> list[int]:
+    port = int(server.url.rpartition(":")[2])
+    return [
+        one.pid
+        for one in gateways(server)
+        for connection in one.net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port
+    ]
 
 
 async def holder(port: int, among: list[psutil.Process]) -> psutil.Process:
@@ -244,6 +261,33 @@ async def test_a_call_is_steered_renewed_and_hung_up_by_way_of_the_other(shared:
             assert b"call_not_found" in refused.value.response.body
 
 
+async def test_each_gateway_has_a_port_of_its_own_for_all_its_calls() -> None:
+    first = next(port for port in (free_port() for _ in range(100)) if both_free(port, port + 1))
+    with serving([*OPTIONS, "--rtc-ports", f"{first}-{first + 1}"]) as server:
+        both = await until_both(server)
+        for number, gateway in enumerate(both):
+            async with (
+                http_to(server, gateway, both) as http,
+                calling() as caller,
+                calling() as other,
+            ):
+                for one in (caller, other):
+                    await one.dial(http)
+                    answer = one.connection.remoteDescription.sdp
+                    assert f" {first + number} typ host" in answer
+                    await one.event("session.created")
+
+
+def both_free(*ports: int) -> bool:
+    try:
+        for port in ports:
+            with socket.socket(type=socket.SOCK_DGRAM) as taken:
+                taken.bind(("127.0.0.1", port))
+    except OSError:
+        return False
+    return True
+
+
 async def test_a_live_session_is_watched_forked_and_hung_up_by_way_of_the_other(
     shared: Server,
 ) -> None:
@@ -313,6 +357,26 @@ async def test_a_gateway_that_is_killed_takes_its_own_sessions_only_and_comes_ba
             headers = {"Authorization": f"Bearer {secret}"}
             assert (await back.get("/v1/models", headers=headers)).status_code == 200
             assert (await back.post(f"{place}/hangup")).status_code == 404
+
+
+async def test_a_gateway_that_is_told_to_stop_is_replaced_when_its_conversations_are_over(
+    own: Server,
+) -> None:
+    both = await until_both(own)
+    leaving, staying = both
+    path = "/v1/realtime?model=any"
+    async with socket_to(own, path, leaving, both) as wire:
+        await until(wire, "session.created")
+        leaving.send_signal(signal.SIGTERM)
+        await until_draining(own)
+        for _ in range(8):
+            async with httpx.AsyncClient(base_url=own.url, trust_env=False) as client:
+                assert (await client.get("/ready")).status_code == 200
+        await wire.send(json.dumps({"type": "response.create"}))
+        await until(wire, "response.done")
+        assert await close_code(wire) == 1012
+    await until_figures(own, duologue_gateways=2, duologue_gateway_restarts=1)
+    assert staying.pid in {one.pid for one in gateways(own)}
 
 
 async def test_a_stop_lets_conversations_end_and_leaves_nothing(own: Server) -> None:

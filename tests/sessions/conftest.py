@@ -415,5 +415,6 @@ def house(listening_vad: ListeningVad) -> Callable[..., AbstractAsyncContextMana
         async with anyio.create_task_group() as tasks, registry:
             yield House(registry, deployment, clock, listening_vad, tasks)
         assert registry.active == 0
+        assert registry.headcount.own == 0
 
     return opened

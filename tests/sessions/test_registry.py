@@ -10,6 +10,7 @@ import pytest
 from duologue.engines import engine
 from duologue.sessions import effects, registry
 from duologue.sessions.events import CreateResponse, ResponseParams
+from duologue.sessions.headcount import ROW_BYTES, Headcount
 from duologue.sessions.registry import Draining, SessionsFull, new_id
 from duologue.sessions.session_config import SessionConfig
 from tests.sessions.conftest import Wire, quiet
@@ -47,6 +48,22 @@ async def test_beyond_the_limit_nobody_comes_in(house):
         await quiet()
         await home.visit()
         assert home.registry.active == 2
+
+
+async def test_sessions_of_other_processes_count(house):
+    async with house(max_sessions=2) as home:
+        board = bytearray(2 * ROW_BYTES)
+        home.registry.headcount, beside = Headcount(board, 0), Headcount(board, 1)
+        beside.enter()
+        await home.visit()
+        assert beside.others == 1
+        with pytest.raises(SessionsFull):
+            await home.registry.open(SessionConfig())
+        beside.leave()
+        _, wire, _ = await home.visit()
+        wire.hang_up()
+        await quiet()
+        assert beside.others == 1
 
 
 async def test_who_is_still_coming_in_counts(house):

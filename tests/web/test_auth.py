@@ -3,7 +3,7 @@
 import pytest
 
 from duologue.sessions.session_config import SessionConfig
-from duologue.web.auth import SECRET_PREFIX, Denial, Gate, Grant, SecretTable
+from duologue.web.auth import SECRET_PREFIX, Denial, Gate, Grant, SecretTable, digest
 
 KEY = "key-of-the-house"
 
@@ -75,6 +75,17 @@ def test_a_secret_brings_its_session_until_it_expires() -> None:
 
 def test_a_secret_that_was_never_issued_is_refused_even_where_no_key_is_needed() -> None:
     assert status(Gate([]).check_key(bearer(SECRET_PREFIX + "made-up"), [], 0.0)) == 401
+
+
+def test_a_secret_of_elsewhere_is_known_by_its_hash_alone() -> None:
+    issuing, other = SecretTable(), SecretTable(most=1)
+    config = SessionConfig(instructions="Sing.")
+    secret = issuing.issue(SessionConfig(), 10, 0.0)
+    other.issue(SessionConfig(), 60, 0.0)
+    other.adopt(digest(secret), config, 10.0, 0.0)
+    assert other.find(secret, 9.9) is config
+    assert other.find(secret, 10.0) is None
+    assert len(other) == 1
 
 
 def test_there_are_never_more_secrets_than_fit() -> None:
