@@ -132,12 +132,14 @@ class Supervisor:
         rules: SupervisionRules | None = None,
         *,
         module: str = "duologue.engines.worker",
+        kind: str = "worker",
         pass_fds: Sequence[int] = (),
     ) -> None:
         """`config.directory` is the worker's; when it is empty, a private one is made in the
-        runtime directory and removed in the end. `module` is what runs as the worker; it gets the
-        descriptors `pass_fds`, by the same numbers."""
+        runtime directory and removed in the end. `module` is what runs as the worker, which logs
+        call a `kind`; it gets the descriptors `pass_fds`, by the same numbers."""
         self._module = module
+        self._kind = kind
         self._pass_fds = tuple(pass_fds)
         self._rules = rules or SupervisionRules()
         if not config.directory:
@@ -191,7 +193,8 @@ class Supervisor:
                 self.restarts += 1
                 self._enter("waiting")
                 log.warning(
-                    "worker %s has ended: %s; it starts again in %.1f s",
+                    "%s %s has ended: %s; it starts again in %.1f s",
+                    self._kind,
                     self._config.name,
                     self.last_fault,
                     wait,
@@ -296,7 +299,7 @@ class Supervisor:
                 if self.state == "starting":
                     self.start_s = anyio.current_time() - self._began
                     self._enter("ready")
-                log.info("worker %s is ready for %d", self._config.name, report.capacity)
+                log.info("%s %s is ready for %d", self._kind, self._config.name, report.capacity)
             case Beat():
                 self.sessions = report.sessions
                 self.reading = report.reading

@@ -7,7 +7,6 @@ come in is decided there.
 import logging
 import re
 from collections.abc import AsyncIterator
-from http import HTTPStatus
 from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qs
@@ -40,6 +39,7 @@ _OWNED: Final = re.compile(
 )
 _SIDEBAND: Final = re.compile(r"(?:/openai)?(?:/v1)?/realtime")
 _HOP: Final = frozenset({"connection", "keep-alive", "te", "trailer", "transfer-encoding"})
+_SAID_HERE: Final = _HOP | {"date"}
 _HANDSHAKE: Final = ("upgrade", "host", "sec-websocket-")
 
 logger = logging.getLogger(__name__)
@@ -57,12 +57,12 @@ class Forwarding:
         if scope["type"] in ("http", "websocket") and ARRIVED not in scope:
             found = owned_id(scope["type"], scope["path"], scope["query_string"])
         owner = None if found is None else self._seat.owner(found)
-        if owner is None:
+        if found is None or owner is None:
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
-            await _forward_request(Request(scope, receive), owner, send)
+            await _forward_request(Request(scope, receive), found, owner, send)
         else:
-            await _forward_socket(WebSocket(scope, receive, send), owner)
+            await _forward_socket(WebSocket(scope, receive, send), found, owner)
 
 
 def owned_id(kind: str, path: str, query: bytes) -> str | None:
@@ -76,9 +76,12 @@ def owned_id(kind: str, path: str, query: bytes) -> str | None:
     return None
 
 
-def gone() -> Response:
-    message = "There is no such call or session: the process that had it has ended."
-    return json_response(encode_http_error(message, "invalid_request_error", "call_not_found"), 404)
+def gone(found: str) -> Response:
+    """The answer in place of an owner that has ended, and all that it had with it."""
+    what = "session" if found.startswith("live") else "call"
+    message = f"There is no such {what}: the process that had it has ended."
+    body = encode_http_error(message, "invalid_request_error", f"{what}_not_found")
+    return json_response(body, 404)
 
 
 def _target(scope: Scope) -> str:
@@ -89,7 +92,7 @@ def _target(scope: Scope) -> str:
 # -- HTTP -----------------------------------------------------------------------------------
 
 
-async def _forward_request(request: Request, owner: Path, send: Send) -> None:
+async def _forward_request(request: Request, found: str, owner: Path, send: Send) -> None:
     headers = [(name, value) for name, value in request.headers.raw if name.decode() not in _HOP]
     has_body = "content-length" in request.headers or "transfer-encoding" in request.headers
     started = False
@@ -111,7 +114,7 @@ async def _forward_request(request: Request, owner: Path, send: Send) -> None:
                         "headers": [
                             (name.lower(), value)
                             for name, value in answer.headers.raw
-                            if name.lower().decode() not in _HOP
+                            if name.lower().decode() not in _SAID_HERE
                         ],
                     }
                 )
@@ -127,7 +130,7 @@ async def _forward_request(request: Request, owner: Path, send: Send) -> None:
         logger.info("the gateway at %s is gone: %r", owner.parent, error)
         if started:
             raise
-        await gone()(request.scope, request.receive, send)
+        await gone(found)(request.scope, request.receive, send)
 
 
 async def _body(request: Request) -> AsyncIterator[bytes]:
@@ -138,7 +141,7 @@ async def _body(request: Request) -> AsyncIterator[bytes]:
 # -- WebSockets -----------------------------------------------------------------------------
 
 
-async def _forward_socket(websocket: WebSocket, owner: Path) -> None:
+async def _forward_socket(websocket: WebSocket, found: str, owner: Path) -> None:
     offered = [Subprotocol(name) for name in websocket.scope.get("subprotocols", [])]
     headers = [
         (name, value)
@@ -160,16 +163,18 @@ async def _forward_socket(websocket: WebSocket, owner: Path) -> None:
         ) as inner:
             await websocket.accept(inner.subprotocol)
             await _relay(websocket, inner)
+    except WebSocketDisconnect:
+        return
     except InvalidStatus as refused:
         answer = refused.response
-        content = json_response(bytes(answer.body or b""), HTTPStatus(answer.status_code))
+        content = json_response(bytes(answer.body or b""), answer.status_code)
         for name in ("content-type", "www-authenticate", "retry-after"):
             if name in answer.headers:
                 content.headers[name] = answer.headers[name]
         await websocket.send_denial_response(content)
     except (InvalidHandshake, InvalidURI, OSError, EOFError) as error:
         logger.info("the gateway at %s is gone: %r", owner.parent, error)
-        await websocket.send_denial_response(gone())
+        await websocket.send_denial_response(gone(found))
 
 
 async def _relay(websocket: WebSocket, inner: ClientConnection) -> None:

@@ -33,7 +33,7 @@ from duologue.web.service import Service
 from duologue.web.uvicorn_impl import PatientServer, server_config
 
 BEAT_SECONDS: Final = 0.25
-SETTLE_SECONDS: Final = 1.0
+SETTLE_SECONDS: Final = 3.0
 """How long a gateway waits for a worker before it lets clients in."""
 _POLL_SECONDS: Final = 0.01
 

@@ -99,7 +99,7 @@ class Gateways:
                 log_format=self.settings.log_format,
                 stop_s=RULES.stop_s,
             )
-            made.append(Supervisor(config, RULES, module=_MODULE, pass_fds=[board]))
+            made.append(Supervisor(config, RULES, module=_MODULE, kind="gateway", pass_fds=[board]))
         return made
 
     async def _announce(
