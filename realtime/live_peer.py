@@ -9,18 +9,17 @@ from collections import deque
 from collections.abc import Callable
 
 import anyio
-import anyio.lowlevel
 
 from duologue.codecs.media import Int16Samples, RingFullError
 from duologue.codecs.pcm import bytes_from_int16, int16_from_bytes
 from duologue.realtime.live_wire import LiveDecoder, LiveEncoder
+from duologue.realtime.read_ahead import ReadAhead
 from duologue.realtime.rtc_peer import PeerFailed, RtcPeer
 from duologue.realtime.rtc_transport import RtcLimits
 from duologue.realtime.sdp_answer import LARGEST_MESSAGE
 from duologue.realtime.websocket import EventBucket, too_fast
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.live_events import Command, LiveError, LiveEvent, OutputAudio, Refused
-from duologue.sessions.ports import TransportClosed
 
 logger = logging.getLogger(__name__)
 
@@ -44,31 +43,18 @@ class LivePeer:
         self._bucket = EventBucket(self._limits.rate, self._limits.burst, anyio.current_time())
         self._waiting: deque[str] = deque()
         self._waiting_bytes = 0
-        self._incoming: deque[Command] = deque()
-        self._given = 0
+        self._ahead: ReadAhead[Command] = ReadAhead(
+            self._limits.incoming_events, self._limits.incoming_bytes, self._limits.run
+        )
         self._overrun = False
-        self._arrived = anyio.Event()
-        self._closed: TransportClosed | None = None
 
     # -- the session's side -----------------------------------------------------------------
 
     async def receive(self) -> Command:
-        while True:
-            if self._closed is not None:
-                raise self._closed
-            if self._incoming and self._given < self._limits.run:
-                break
-            if self._incoming:
-                await anyio.lowlevel.checkpoint()
-            else:
-                self._arrived = anyio.Event()
-                await self._arrived.wait()
-            self._given = 0
-        self._given += 1
-        return self._incoming.popleft()
+        return await self._ahead.receive()
 
     def send(self, event: LiveEvent) -> None:
-        if self._closed is not None:
+        if self._ahead.closed is not None:
             return
         if isinstance(event, OutputAudio):
             self._play(event)
@@ -134,15 +120,15 @@ class LivePeer:
         wait, tell = self._bucket.take(anyio.current_time())
         if wait > 0:
             if tell:
-                self._take(Refused(too_fast(wait)))
-        elif len(self._incoming) >= self._limits.incoming_events:
+                self._ahead.put(Refused(too_fast(wait)))
+        elif not self._ahead.has_room:
             if not self._overrun:
                 self._overrun = True
                 full = "Events come faster than they can be worked off; some were dropped."
-                self._take(Refused(ProtocolError("rate_limit_exceeded", full)))
+                self._ahead.put(Refused(ProtocolError("rate_limit_exceeded", full)))
         else:
             self._overrun = False
-            self._take(self._decode(message))
+            self._ahead.put(self._decode(message))
 
     def _decode(self, message: str | bytes) -> Command:
         if isinstance(message, bytes):
@@ -162,14 +148,14 @@ class LivePeer:
             self._emit(text)
 
     def peer_heard(self, pcm: bytes, now: float) -> None:
-        if self._closed is None:
+        if self._ahead.closed is None:
             self.hear(int16_from_bytes(pcm))
 
     def peer_played(self, total_ms: float, now: float) -> None:
         """The mixer knows what was heard: the sender is at most a frame behind it."""
 
     def peer_saw(self, jpeg: bytes | None, now: float) -> None:
-        if self._closed is None:
+        if self._ahead.closed is None:
             self.see(jpeg)
 
     def peer_lost(self) -> None:
@@ -181,12 +167,6 @@ class LivePeer:
     def peer_gone(self) -> None:
         self._end(clean=True)
 
-    def _take(self, command: Command) -> None:
-        self._incoming.append(command)
-        self._arrived.set()
-
     def _end(self, clean: bool) -> None:
         """The session is told at its next :meth:`receive`."""
-        if self._closed is None:
-            self._closed = TransportClosed(clean)
-        self._arrived.set()
+        self._ahead.close(clean)

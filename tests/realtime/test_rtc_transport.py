@@ -7,7 +7,6 @@ import anyio
 import pytest
 
 from duologue.engines.engine import PictureGenerated
-from duologue.realtime.rtc_peer import PeerFailed
 from duologue.realtime.rtc_transport import RtcLimits, RtcTransport
 from duologue.realtime.server_wire import Encoder
 from duologue.sessions import effects, events
@@ -15,55 +14,9 @@ from duologue.sessions.errors import ProtocolError
 from duologue.sessions.items import InputAudio, MessageItem
 from duologue.sessions.ports import AudioBytes, TransportClosed
 from duologue.sessions.session_config import AudioFormat, SessionConfig, SessionPatch
+from tests.realtime.stand_in_peer import Peer
 
 pytestmark = pytest.mark.anyio
-
-
-class Peer:
-    """Stands in for the connection."""
-
-    def __init__(self, *, has_channel=True, largest=0, fails=False):
-        self.has_channel = has_channel
-        self.largest_message = largest
-        self.fails = fails
-        self.open = False
-        self.waiting_bytes = 0
-        self.said = []
-        self.done = []
-        self.closed = 0
-        self.shown = []
-
-    async def connect(self):
-        if self.fails:
-            raise PeerFailed("DTLS took too long")
-
-    async def work(self):
-        pass
-
-    def say(self, text):
-        self.said.append(json.loads(text))
-
-    def play(self, pcm):
-        self.done.append(("play", len(pcm)))
-
-    def flush(self):
-        self.done.append("flush")
-
-    def duck(self):
-        self.done.append("duck")
-
-    def restore(self):
-        self.done.append("restore")
-
-    def show(self, picture, due_ms):
-        self.shown.append((len(picture.pixels), due_ms))
-
-    async def aclose(self):
-        self.closed += 1
-
-    @property
-    def kinds(self):
-        return [event["type"] for event in self.said]
 
 
 class Line:
