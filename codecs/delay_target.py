@@ -16,8 +16,6 @@ QUANTILE = 0.95
 BUCKET = 0.005
 FORGET = 0.993
 """Weight of the past at each packet: half of it is gone after 100, 2 s of speech."""
-SETTLED = 100
-"""Packets; until then the past weighs less, so that the first ones count."""
 
 
 class DelayTarget:
@@ -45,6 +43,7 @@ class DelayTarget:
         late = transit - self.base
         bucket = min(int(late / BUCKET + 0.5), len(self._histogram) - 1)
         self._pushed += 1
+        # Of the first 143 packets each counts the same.
         keep = min(FORGET, 1 - 1 / self._pushed)
         self._histogram *= keep
         self._histogram[bucket] += 1 - keep

@@ -11,7 +11,6 @@ from duologue.codecs.media import MalformedDataError
 from duologue.codecs.opus import packet_ticks
 
 CAPTURE: Final = b"OggS"
-LARGEST_PAGE: Final = 27 + 255 + 255 * 255
 LARGEST_PACKET: Final = 2**20
 """Bytes. The tags come with pictures at times; a packet of sound is never so large."""
 

@@ -6,7 +6,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 BITS: Final = 16
-ROWS: Final = 2
 _DARK, _BRIGHT = 40, 215
 
 

@@ -23,7 +23,6 @@ _STATIC_TYPES: Final = {0: ("PCMU", 8_000, 1), 8: ("PCMA", 8_000, 1), 9: ("G722"
 _DIRECTIONS: Final = frozenset({"sendrecv", "sendonly", "recvonly", "inactive"})
 _MEDIA: Final = re.compile(r"(\w+) (\d{1,5})(?:/\d+)? ([A-Za-z/]+) (.+)")
 _RTPMAP: Final = re.compile(r"(\d{1,3}) ([\w.+-]+)/(\d{1,6})(?:/(\d{1,2}))?")
-_PAYLOAD_TYPES: Final = range(128)
 
 
 @dataclass(frozen=True, slots=True)

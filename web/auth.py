@@ -103,10 +103,6 @@ class Gate:
             self._host_names = _LOOPBACK_HOSTS | names | from_origins
         self.secrets = secret_table or SecretTable()
 
-    @property
-    def needs_key(self) -> bool:
-        return bool(self._keys)
-
     def check_place(self, headers: Mapping[str, str]) -> Denial | None:
         """Whether the request came under a name and from a page that it may come from."""
         host = headers.get("host", "")
