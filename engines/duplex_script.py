@@ -15,6 +15,7 @@ from duologue.engines.engine import EngineSpec
 from duologue.engines.lockstep import UNFORCED, StepInput, StepOutput
 from duologue.engines.model_thread import ModelThread
 from duologue.engines.pulse import Pulse
+from duologue.engines.script import ScriptedOptions
 from duologue.models.moshi.moshi_config import SamplingChoice
 from duologue.models.moshi.prompting_frames import ForcedFrame
 
@@ -31,6 +32,8 @@ class DuplexScriptOptions(msgspec.Struct, frozen=True, kw_only=True):
     """``text``: what it says while it hears sound, a word every ``word_ticks``, over and over.
 
     ``tick_ms``: how long a step takes, and ``session_ms`` for each session in it, in addition.
+    ``recognizer``: the script of what writes down beside it what users say; without one, nobody
+    does.
     """
 
     model: str = "scripted-duplex"
@@ -40,6 +43,7 @@ class DuplexScriptOptions(msgspec.Struct, frozen=True, kw_only=True):
     tick_ms: float = 0.0
     session_ms: float = 0.0
     start_failure: str = ""
+    recognizer: ScriptedOptions | None = None
     limits: DuplexLimits = DuplexLimits(slots=32)
 
 

@@ -2,7 +2,8 @@
 
 The model decides when to speak. When it begins, the session is offered an answer
 (:class:`duologue.engines.engine.SpeechOffered`) and asks for it; the answer ends when the model has
-been silent for a while. What the user says goes to the model as it comes, whoever speaks.
+been silent for a while. What the user says goes to the model as it comes, whoever speaks; where
+there is a recogniser beside the model, it writes down the user's utterances.
 """
 
 from collections import deque
@@ -38,10 +39,13 @@ from duologue.engines.engine import (
     AlignSpeech,
     CancelResponse,
     Command,
+    ConfigureListening,
+    DropUtterance,
     EndUtterance,
     Engine,
     EngineFailure,
     EngineSpec,
+    Hear,
     JudgeTurn,
     Output,
     Respond,
@@ -55,6 +59,7 @@ from duologue.engines.engine import (
     TurnJudged,
     Usage,
 )
+from duologue.engines.scribes import Scribes
 from duologue.engines.spoken_turns import LONGEST_TICKS, SpokenTurns
 
 PATIENCE_TICKS: Final = 50
@@ -84,9 +89,15 @@ class DuplexTurnsStream:
     """See :class:`duologue.engines.engine.EngineStream`; :meth:`listen` besides."""
 
     def __init__(
-        self, session: str, stream: DuplexStream, spec: DuplexSpec, default_voice: str
+        self,
+        session: str,
+        stream: DuplexStream,
+        spec: DuplexSpec,
+        default_voice: str,
+        scribes: Scribes | None = None,
     ) -> None:
         self._session = session
+        self._scribe = None if scribes is None else scribes.open(session, self._put)
         self._stream = stream
         self._spec = spec
         self._default_voice = default_voice
@@ -142,6 +153,8 @@ class DuplexTurnsStream:
                 self._put(judged)
             case AlignSpeech(reference=reference):
                 self._put(SpeechAligned(reference, (), session=self._session))
+            case ConfigureListening() | Hear() | EndUtterance() | DropUtterance() if self._scribe:
+                self._scribe.tell(command)
             case EndUtterance(utterance=utterance):
                 reason = "this model does not write down what it hears"
                 self._put(TranscriptFailed(utterance, reason, session=self._session))
@@ -160,6 +173,8 @@ class DuplexTurnsStream:
         return self._outbox.popleft()
 
     async def aclose(self) -> None:
+        if self._scribe is not None:
+            self._scribe.close()
         await self._stream.aclose()
 
     # -- what goes to the model ---------------------------------------------------------------
@@ -298,14 +313,19 @@ class DuplexTurnsStream:
 class DuplexTurns:
     """See :class:`duologue.engines.engine.Engine`."""
 
-    def __init__(self, duplex: Duplex, engine: Engine) -> None:
-        """``engine`` is what ``duplex`` runs on: it tells its spec."""
+    def __init__(self, duplex: Duplex, engine: Engine, scribes: Scribes | None = None) -> None:
+        """``engine`` is what ``duplex`` runs on: it tells its spec. ``scribes`` write down what
+        users say; without them nobody does."""
         self._duplex = duplex
         self._engine = engine
+        self._scribes = scribes
 
     @property
     def spec(self) -> EngineSpec:
-        return msgspec.structs.replace(self._engine.spec, context_tokens=BOUNDLESS)
+        recognizer = "" if self._scribes is None else self._scribes.recognizer
+        return msgspec.structs.replace(
+            self._engine.spec, context_tokens=BOUNDLESS, recognizer=recognizer
+        )
 
     @property
     def ready(self) -> bool:
@@ -315,4 +335,4 @@ class DuplexTurns:
         """A session that has begun. Raises EngineFull, EngineUnavailable."""
         stream = await self._duplex.open(session, BeginDuplex(session=""))
         default_voice = self._engine.spec.default_voice
-        return DuplexTurnsStream(session, stream, self._duplex.spec, default_voice)
+        return DuplexTurnsStream(session, stream, self._duplex.spec, default_voice, self._scribes)

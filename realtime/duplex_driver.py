@@ -6,9 +6,12 @@ import anyio
 
 from duologue.engines.duplex import DuplexCommand, DuplexStream
 from duologue.engines.engine import EngineLost
+from duologue.engines.scribes import Scribe, Scribes, Written
+from duologue.models.silero_vad import SileroVad
 from duologue.realtime.live_room import LiveRoom
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.live_duplex import DuplexVoice
+from duologue.sessions.live_listening import LiveListening
 from duologue.sessions.ports import Clock
 
 logger = logging.getLogger(__name__)
@@ -23,7 +26,19 @@ class LiveDuplex:
         self.stream = stream
         self._room = room
         self._clock = clock
+        self._scribe: Scribe | None = None
         self._farewell = (1000, "the session is over")
+
+    def write_down(self, scribes: Scribes, vad: SileroVad) -> LiveListening:
+        """Have it written what the user says, from now on to the end."""
+
+        def say(written: Written) -> None:
+            listening.told(written, self._clock.now())
+            self._room.flush()
+
+        self._scribe = scribes.open(self._room.id, say)
+        listening = LiveListening(self._room.session, vad, self._scribe.tell)
+        return listening
 
     def tell(self, command: DuplexCommand) -> None:
         """Give the model a command, if it is there."""
@@ -42,6 +57,8 @@ class LiveDuplex:
                 tasks.cancel_scope.cancel()
             await self._room.aclose(*self._farewell)
         finally:
+            if self._scribe is not None:
+                self._scribe.close()
             with anyio.CancelScope(shield=True):
                 await self.stream.aclose()
 

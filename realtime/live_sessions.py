@@ -17,6 +17,7 @@ import anyio.abc
 from duologue.engines.duplex import BeginDuplex, DuplexChoice, DuplexStream
 from duologue.engines.duplex_stream import DuplexPlaces, DuplexRefused, RemoteDuplex
 from duologue.engines.engine import EngineLost, EngineSpec, EngineUnavailable
+from duologue.engines.scribes import Scribes
 from duologue.models.silero_vad import SileroVad
 from duologue.realtime.calls import Calls
 from duologue.realtime.duplex_driver import LiveDuplex
@@ -109,15 +110,17 @@ class LiveSessions:
         max_sessions: int = 64,
         max_duration: float = 3600.0,
         name: Callable[[str], str] = new_id,
+        scribes: Scribes | None = None,
     ) -> None:
         """``engine`` is what the registry's sessions speak with in the end. ``max_sessions``, with
         Realtime's; ``max_duration`` in seconds. ``name`` makes the sessions' ids, from
-        their prefix.
+        their prefix. ``scribes`` write down what is said to a frame-locked model.
         """
         self._registry = registry
         self._name = name
         self._engine = engine
         self._duplex = RemoteDuplex(engine)
+        self._scribes = scribes
         self._most = max_sessions
         self._longest = max_duration
         self._peers = calls
@@ -265,7 +268,10 @@ class LiveSessions:
         )
         room = self._room(session, link, heard)
         driver = LiveDuplex(room, stream, self._clock)
-        voice = DuplexVoice(session, spec.duplex, driver.tell)
+        listening = None
+        if self._scribes is not None:
+            listening = driver.write_down(self._scribes, self._vad)
+        voice = DuplexVoice(session, spec.duplex, driver.tell, listening)
         session.voice = voice
         if isinstance(config.delegation, DecisionsDelegation) or config.triggers:
             message = "This model answers no questions: no decision will be made."

@@ -50,7 +50,12 @@ from duologue.sessions.live_events import (
     TurnMarked,
 )
 from duologue.sessions.live_session import LiveSession
-from duologue.sessions.live_transcript import HeardTimeline, SpokenWords
+from duologue.sessions.live_transcript import (
+    Fragment,
+    HeardTimeline,
+    SpokenWords,
+    WrittenWords,
+)
 from duologue.sessions.session_config import (
     FunctionTool,
     ServerVad,
@@ -138,9 +143,7 @@ class CascadeVoice:
         self._delegations = Delegations(session)
         self._decisions = Decisions(self._tell, session.events.append, OURS, base.model)
         self._decided: set[str] = set()
-        self._written: dict[str, str] = {}
-        self._spoke = False
-        self._wrote_until = 0
+        self._written = WrittenWords()
         self._response: str | None = None
         self._asked = False
         self._speaking = False
@@ -280,8 +283,7 @@ class CascadeVoice:
         self._speaking = True
         self._session.awake(now)
         self._mark("user", "started", self._input.place(event.audio_start_ms))
-        self._written[event.item_id] = ""
-        self._wrote_until = max(self._wrote_until, self._input.place(event.audio_start_ms))
+        self._written.begin(event.item_id, self._input.place(event.audio_start_ms))
 
     def _speech_stopped(self, event: effects.SpeechStopped, now: float) -> None:
         self._speaking = False
@@ -302,31 +304,22 @@ class CascadeVoice:
         self._mark("assistant", "ended", self._session.place(now))
 
     def _transcribed(self, event: effects.TranscriptionDelta, now: float) -> None:
-        self._write(event.item_id, event.delta, now)
+        self._write(self._written.add(event.item_id, event.delta, self._session.place(now)))
 
     def _transcription_done(self, event: effects.TranscriptionCompleted, now: float) -> None:
-        """What was not written yet of an utterance; what was can't be taken back."""
-        written = self._written.get(event.item_id, "").strip()
-        whole = event.transcript.strip()
-        self._write(event.item_id, whole[_shared(written, whole) :], now)
-        self._written.pop(event.item_id, None)
-        if whole:
+        place = self._session.place(now)
+        self._write(self._written.finish(event.item_id, event.transcript, place))
+        if event.transcript.strip():
             self._trigger("session.input_transcript.delta")
 
     def _transcription_failed(self, event: effects.TranscriptionFailed, now: float) -> None:
-        self._written.pop(event.item_id, None)
+        self._written.forget(event.item_id)
 
-    def _write(self, item_id: str, delta: str, now: float) -> None:
-        if not delta.strip():
-            return
-        if not self._written.get(item_id):
-            delta = f" {delta.lstrip()}" if self._spoke else delta.lstrip()
-        self._spoke = True
-        self._written[item_id] = self._written.get(item_id, "") + delta
-        end = self._session.place(now)
-        start = min(self._wrote_until, end)
-        self._wrote_until = end
-        self._session.events.append(InputTranscript(delta, start, end))
+    def _write(self, fragment: Fragment | None) -> None:
+        if fragment is not None:
+            self._session.events.append(
+                InputTranscript(fragment.text, fragment.start_ms, fragment.end_ms)
+            )
 
     def _item_added(self, event: effects.ItemAdded, now: float) -> None:
         appended = self._appended.pop(event.item.id, None)
@@ -373,19 +366,6 @@ class CascadeVoice:
                 self._session.fail(error.answering(None))
         else:
             self._session.fail(error)
-
-
-def _shared(written: str, whole: str) -> int:
-    """How much of the whole is written already: up to where they part, in whole words."""
-    if whole.startswith(written):
-        return len(written)
-    same = 0
-    while same < min(len(written), len(whole)) and written[same] == whole[same]:
-        same += 1
-    if len(written) >= len(whole):
-        return len(whole)
-    gap = whole.find(" ", max(same, len(written)))
-    return len(whole) if gap < 0 else gap
 
 
 _TOLD: Mapping[type, Callable[[CascadeVoice, Any, float], None]] = {

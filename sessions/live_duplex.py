@@ -1,7 +1,8 @@
 """A frame-locked model as what speaks in a Live session.
 
 The model hears a frame and says one for each of the session's frames, and decides by itself who
-speaks. What is told to it is forced into its text; what it says is told as it is made.
+speaks. What is told to it is forced into its text; what it says is told as it is made. What the
+user says is written down beside it, where there is a recogniser.
 """
 
 from collections.abc import Callable
@@ -34,6 +35,7 @@ from duologue.sessions.live_events import (
     OutputTranscript,
     TurnMarked,
 )
+from duologue.sessions.live_listening import LiveListening
 from duologue.sessions.live_session import LivePace, LiveSession
 
 QUIET: Final = 13.0
@@ -57,10 +59,15 @@ class DuplexVoice:
     rate: Final = 24_000
 
     def __init__(
-        self, session: LiveSession, spec: DuplexSpec, tell: Callable[[DuplexCommand], None]
+        self,
+        session: LiveSession,
+        spec: DuplexSpec,
+        tell: Callable[[DuplexCommand], None],
+        listening: LiveListening | None = None,
     ) -> None:
         """The spec's rate must be 24 kHz."""
         self._session = session
+        self._listening = listening
         self._spec = spec
         self._tell = tell
         self._waiting = np.zeros(0, np.int16)
@@ -102,7 +109,9 @@ class DuplexVoice:
         self._tell(InterruptDuplex(session=""))
 
     def settle(self, now: float) -> None:
-        """Nothing waits for its moment."""
+        """Where no sound comes, the user is silent."""
+        if self._listening is not None:
+            self._listening.settle(now)
 
     # -- sound ------------------------------------------------------------------------------
 
@@ -112,6 +121,8 @@ class DuplexVoice:
         while len(self._waiting) >= size:
             self._send(self._waiting[:size])
             self._waiting = self._waiting[size:]
+        if self._listening is not None:
+            self._listening.hear(samples, now)
 
     def _send(self, frame: Int16Samples) -> None:
         self._tell(FrameHeard(session="", sequence=self._sequence, pcm=bytes_from_int16(frame)))

@@ -143,3 +143,55 @@ class HeardTimeline:
             if segment[0] <= position:
                 found = segment
         return max(0, round(found[1] + position - found[0]))
+
+
+class WrittenWords:
+    """The user's words as they are written: what has been given out can't be taken back.
+
+    Moments are ms of the timeline. A fragment's text begins with a space, but for the first.
+    """
+
+    def __init__(self) -> None:
+        self._written: dict[str, str] = {}
+        self._spoke = False
+        self._until = 0
+
+    def begin(self, utterance: str, at: int) -> None:
+        """The user begins to speak."""
+        self._written[utterance] = ""
+        self._until = max(self._until, at)
+
+    def add(self, utterance: str, delta: str, now_ms: int) -> Fragment | None:
+        """More of it is known."""
+        if not delta.strip():
+            return None
+        if not self._written.get(utterance):
+            delta = f" {delta.lstrip()}" if self._spoke else delta.lstrip()
+        self._spoke = True
+        self._written[utterance] = self._written.get(utterance, "") + delta
+        start, self._until = min(self._until, now_ms), now_ms
+        return Fragment(delta, start, now_ms)
+
+    def finish(self, utterance: str, whole: str, now_ms: int) -> Fragment | None:
+        """All of it is known."""
+        written, whole = self._written.get(utterance, "").strip(), whole.strip()
+        rest = self.add(utterance, whole[_shared(written, whole) :], now_ms)
+        self.forget(utterance)
+        return rest
+
+    def forget(self, utterance: str) -> None:
+        """Nothing more of it will be known."""
+        self._written.pop(utterance, None)
+
+
+def _shared(written: str, whole: str) -> int:
+    """How much of the whole is written already: up to where they part, in whole words."""
+    if whole.startswith(written):
+        return len(written)
+    same = 0
+    while same < min(len(written), len(whole)) and written[same] == whole[same]:
+        same += 1
+    if len(written) >= len(whole):
+        return len(whole)
+    gap = whole.find(" ", max(same, len(written)))
+    return len(whole) if gap < 0 else gap

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import Final
 
 import anyio
@@ -17,6 +17,7 @@ from duologue.engines.duplex_turns import DuplexTurns
 from duologue.engines.lifeline import WorkerConfig
 from duologue.engines.placement import PlacedEngine
 from duologue.engines.remote import RemoteEngine
+from duologue.engines.scribes import Scribes
 from duologue.engines.script import ScriptedOptions
 from duologue.engines.tracing import create_tracer
 from duologue.models.silero_vad import SileroVad
@@ -83,8 +84,11 @@ def create_app(settings: Settings, seat: Seat | None = None) -> Starlette:
         metrics = Metrics()
         tracer = create_tracer(os.environ, {"duologue.worker": seat.name if seat else "gateway"})
         observer = TurnTraces(metrics, tracer, wall_clock(clock.now())) if tracer else metrics
+        scribes = Scribes(PlacedEngine(workers.scribes)) if workers.scribes else None
         # Realtime's sessions take turns, whatever the model does.
-        turns = DuplexTurns(RemoteDuplex(engine), engine) if frame_locked(settings) else engine
+        turns = (
+            DuplexTurns(RemoteDuplex(engine), engine, scribes) if frame_locked(settings) else engine
+        )
         registry = SessionRegistry(
             turns,
             vad,
@@ -122,9 +126,10 @@ def create_app(settings: Settings, seat: Seat | None = None) -> Starlette:
         async with anyio.create_task_group() as tasks:
             for keeper in workers.keepers:
                 tasks.start_soon(keeper.run)
-            for remote in workers.remotes:
+            for remote in (*workers.remotes, *workers.scribes):
                 tasks.start_soon(remote.run)
             async with (
+                scribes or nullcontext(),
                 Calls(registry, peers, name=name) as calls,
                 LiveSessions(
                     registry,
@@ -135,6 +140,7 @@ def create_app(settings: Settings, seat: Seat | None = None) -> Starlette:
                     recording_seconds=settings.live_recording,
                     max_sessions=settings.max_sessions,
                     max_duration=settings.limits.max_duration,
+                    scribes=scribes,
                     name=name,
                 ) as live,
                 registry,

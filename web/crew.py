@@ -11,6 +11,7 @@ from duologue.engines.pipeline.plan import Plan
 from duologue.engines.remote import RemoteEngine
 from duologue.engines.supervisor import SupervisionRules, Supervisor
 from duologue.web.deployment_setup import Workforce, workforce
+from duologue.web.duplex_setup import recognizers
 from duologue.web.language_setup import ready_seconds
 from duologue.web.settings import Settings, SettingsError
 from duologue.web.worker_figures import Watched
@@ -64,7 +65,7 @@ def hire(settings: Settings, plan: Plan, config: WorkerConfig) -> Callable[[], C
 
     Raises SettingsError.
     """
-    workers = workforce(plan, config, join(settings))
+    workers = workforce(plan, config, join(settings), recognizers(settings))
     rules = SupervisionRules(ready_s=ready_seconds(settings))
     return lambda: crew(settings, plan, workers, rules)
 
@@ -73,8 +74,12 @@ def crew(settings: Settings, plan: Plan, workforce: Workforce, rules: Supervisio
     """One keeper for each worker; in a cluster that has been joined, if the settings name one."""
     if settings.cluster is None:
         supervisors = [Supervisor(config, rules) for config in workforce.all]
-        main = supervisors[: len(workforce.main)]
-        return Crew(supervisors, [RemoteEngine(one.directory) for one in main])
+        remotes = [RemoteEngine(one.directory) for one in supervisors]
+        return Crew(
+            supervisors,
+            remotes[: len(workforce.main)],
+            remotes[len(remotes) - len(workforce.scribes) :],
+        )
     from duologue.engines.cluster.ray_impl import RayWorker
     from duologue.engines.cluster.ray_stage_impl import RayStage
 
@@ -90,6 +95,9 @@ def crew(settings: Settings, plan: Plan, workforce: Workforce, rules: Supervisio
         RayWorker(config, rules, cpus=plan.main.cpus, gpus=plan.main.gpus)
         for config in workforce.main
     ]
+    scribes = [RayWorker(config, rules, cpus=1, gpus=0) for config in workforce.scribes]
     return Crew(
-        [*workers, *stages], [RemoteEngine(Path(one.name), dial=one.dial) for one in workers]
+        [*workers, *stages, *scribes],
+        [RemoteEngine(Path(one.name), dial=one.dial) for one in workers],
+        [RemoteEngine(Path(one.name), dial=one.dial) for one in scribes],
     )

@@ -25,14 +25,18 @@ GRAPH_OF_DEFAULT: Final = CASCADE.name
 
 @dataclass(frozen=True, slots=True)
 class Workforce:
-    """The workers of a plan: those that take sessions, and those that have other stages."""
+    """The workers of a plan: those that take sessions, and those that have other stages.
+
+    ``scribes``: recognisers beside a model that hears by itself.
+    """
 
     main: tuple[WorkerConfig, ...]
     stages: tuple[WorkerConfig, ...] = ()
+    scribes: tuple[WorkerConfig, ...] = ()
 
     @property
     def all(self) -> tuple[WorkerConfig, ...]:
-        return (*self.main, *self.stages)
+        return (*self.main, *self.stages, *self.scribes)
 
 
 def deployment_plan(settings: Settings) -> Plan:
@@ -71,11 +75,16 @@ def _check_limits(plan: Plan) -> None:
             )
 
 
-def workforce(plan: Plan, config: WorkerConfig, cluster: str = "") -> Workforce:
+def workforce(
+    plan: Plan,
+    config: WorkerConfig,
+    cluster: str = "",
+    recognizers: tuple[WorkerConfig, ...] = (),
+) -> Workforce:
     """The workers of a plan; `config` is what one that takes sessions is told without one.
 
     Addresses are chosen here for those that others must find: directories, or, where `cluster` is
-    the address of one, names there.
+    the address of one, names there. `recognizers` go beside.
     """
     voices = next((process for process in plan.placed if TTS in process.stages), None)
     stages: tuple[WorkerConfig, ...] = ()
@@ -94,7 +103,7 @@ def workforce(plan: Plan, config: WorkerConfig, cluster: str = "") -> Workforce:
         )
         config = msgspec.structs.replace(config, options=msgspec.msgpack.encode(cascade))
     main = _replicas(plan.main, config, config.name)
-    return Workforce(main, stages)
+    return Workforce(main, stages, recognizers)
 
 
 def _voice_workers(

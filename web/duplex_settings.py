@@ -29,6 +29,12 @@ class DuplexSettings:
     moshi_kv_dtype: Number = declare(
         "auto", "type of the keys and values; auto is that of the weights", _GROUP
     )
+    duplex_transcripts: Literal["auto", "on", "off"] = declare(
+        "auto",
+        "write down what users say, by the embedded recogniser in a process beside the model; auto "
+        "is on where its files are there",
+        _GROUP,
+    )
     duplex_slow: bool = declare(
         False,
         "let in as many conversations as there are slots, though a tick takes longer than there is "

@@ -8,15 +8,18 @@ import msgspec
 
 from duologue.engines.duplex_limits import DuplexLimits
 from duologue.engines.duplex_script import DuplexScriptOptions
+from duologue.engines.lifeline import WorkerConfig
 from duologue.engines.moshi_options import MoshiOptions
+from duologue.engines.recognizer_backend import RecognizerConfig
 from duologue.models.hub import HubError
 from duologue.models.moshi.snapshot import checkpoint_folder
-from duologue.models.weights import cache_folder
+from duologue.models.weights import WeightsMissing, cache_folder, locate
 from duologue.web.settings import Settings, SettingsError
 
 SLOTS: Final = 32
 """Where none are set."""
 
+RECOGNIZER: Final = "whisper-tiny.en"
 EXTRA: Final = ("torch", "safetensors", "sentencepiece")
 
 
@@ -66,6 +69,39 @@ def duplex_script(settings: Settings) -> DuplexScriptOptions:
         except msgspec.DecodeError as error:
             raise SettingsError(f"script: {settings.script}: {error}") from None
     return msgspec.structs.replace(options, limits=duplex_limits(settings))
+
+
+def recognizers(settings: Settings) -> tuple[WorkerConfig, ...]:
+    """The worker that writes down what users say to a frame-locked model, if there is to be one.
+
+    Reads files, so call it before the event loop runs. Raises SettingsError, and WeightsAltered
+    for files that are not what they should be.
+    """
+    wanted = settings.duplex.duplex_transcripts
+    if not frame_locked(settings) or wanted == "off":
+        return ()
+    if settings.engine == "scripted-duplex" and wanted == "auto":
+        script = duplex_script(settings).recognizer
+        return () if script is None else (_recognizer(settings, "scripted", script),)
+    try:
+        folder = locate(RECOGNIZER, cache=settings.cache)
+    except WeightsMissing as error:
+        if wanted == "on":
+            raise SettingsError(f"duplex_transcripts: {error}") from None
+        return ()
+    options = RecognizerConfig(recognizer=str(folder), capacity=settings.max_sessions)
+    return (_recognizer(settings, "recognizer", options),)
+
+
+def _recognizer(settings: Settings, backend: str, options: msgspec.Struct) -> WorkerConfig:
+    return WorkerConfig(
+        name="recognizer",
+        backend=backend,
+        directory="",
+        options=msgspec.msgpack.encode(options),
+        log_level=settings.log_level,
+        log_format=settings.log_format,
+    )
 
 
 def duplex_limits(settings: Settings) -> DuplexLimits:

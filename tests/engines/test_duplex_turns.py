@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from typing import TypeVar
 
 import anyio
+import anyio.lowlevel
 import numpy as np
 import pytest
 
@@ -16,6 +17,7 @@ from duologue.engines.engine import (
     AlignSpeech,
     CancelResponse,
     EndUtterance,
+    Hear,
     JudgeTurn,
     Message,
     Output,
@@ -28,8 +30,13 @@ from duologue.engines.engine import (
     TextGenerated,
     TextPart,
     TranscriptFailed,
+    TranscriptFinal,
     TurnJudged,
 )
+from duologue.engines.in_process import open_in_process
+from duologue.engines.scribes import Scribes
+from duologue.engines.script import ScriptedOptions
+from duologue.engines.scripted import ScriptedBackend
 from duologue.engines.spoken_turns import PAUSE_TICKS
 from tests.talker import PERIOD_S, Clock, setting
 
@@ -199,3 +206,32 @@ async def test_questions_about_speech_are_answered_at_once() -> None:
         assert (await talk.next(SpeechAligned)).words == ()
         talk.stream.send(EndUtterance(session="s", utterance="u", end=5))
         assert (await talk.next(TranscriptFailed)).utterance == "u"
+
+
+async def test_a_recogniser_beside_the_model_writes_down_what_the_user_says() -> None:
+    options = DuplexScriptOptions(limits=DuplexLimits(slots=1))
+    script = ScriptedBackend(ScriptedOptions(transcripts=("Good day.",)))
+    async with (
+        setting(EchoModel(options), options.limits) as here,
+        open_in_process(script) as recognizer,
+        Scribes(recognizer) as scribes,
+    ):
+        turns = DuplexTurns(here.duplex, here.engine, scribes)
+        assert turns.spec.recognizer == "scripted"
+        stream = await turns.open("s")
+        talk = Talk(stream, here.clock)
+        written: Output | None = None
+        while not isinstance(written, TranscriptFinal):
+            # Those before it has its place fail.
+            await anyio.lowlevel.checkpoint()
+            stream.send(Hear("u", 0, bytes(3200), session="s"))
+            stream.send(EndUtterance("u", 1600, session="s"))
+            with anyio.fail_after(30):
+                written = await stream.receive()
+        assert written.text == "Good day."
+        talk.hear(LOUD)
+        await talk.next(SpeechOffered)
+        await stream.aclose()
+        with anyio.fail_after(30):
+            while recognizer.sessions:
+                await anyio.lowlevel.checkpoint()

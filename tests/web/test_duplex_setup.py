@@ -1,14 +1,23 @@
 """What the settings say of a frame-locked model."""
 
 import argparse
+import dataclasses
 import importlib.util
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from duologue.engines.recognizer_backend import RecognizerConfig
+from duologue.engines.script import ScriptedOptions
 from duologue.web.duplex_settings import DuplexSettings
-from duologue.web.duplex_setup import duplex_script, frame_locked, moshi_options
+from duologue.web.duplex_setup import (
+    RECOGNIZER,
+    duplex_script,
+    frame_locked,
+    moshi_options,
+    recognizers,
+)
 from duologue.web.settings import Settings, SettingsError, load_settings
 
 
@@ -77,3 +86,30 @@ def test_a_script_is_read_from_its_file(tmp_path: Path) -> None:
     path.unlink()
     with pytest.raises(SettingsError, match="No such file"):
         duplex_script(settings)
+
+
+def test_a_recogniser_that_is_not_there_is_told_only_where_it_is_wanted(tmp_path: Path) -> None:
+    assert recognizers(Settings(engine="default")) == ()
+    for wanted in ("auto", "off"):
+        settings = moshi(moshi="m", duplex_transcripts=wanted)
+        assert recognizers(dataclasses.replace(settings, cache=tmp_path)) == ()
+    settings = dataclasses.replace(moshi(moshi="m", duplex_transcripts="on"), cache=tmp_path)
+    with pytest.raises(SettingsError, match="duplex_transcripts: .*whisper"):
+        recognizers(settings)
+
+
+@pytest.mark.weights
+def test_the_embedded_recogniser_is_beside_a_model_where_its_files_are() -> None:
+    (config,) = recognizers(dataclasses.replace(moshi(moshi="m"), max_sessions=7))
+    assert (config.name, config.backend) == ("recognizer", "recognizer")
+    options = msgspec.msgpack.decode(config.options, type=RecognizerConfig)
+    assert (Path(options.recognizer).name, options.capacity) == (RECOGNIZER, 7)
+    assert recognizers(Settings(engine="scripted-duplex")) == ()
+
+
+def test_a_script_may_have_a_recogniser(tmp_path: Path) -> None:
+    path = tmp_path / "script.json"
+    path.write_bytes(msgspec.json.encode({"recognizer": {"transcripts": ["Well."]}}))
+    (config,) = recognizers(Settings(engine="scripted-duplex", script=path))
+    options = msgspec.msgpack.decode(config.options, type=ScriptedOptions)
+    assert (config.backend, options.transcripts) == ("scripted", ("Well.",))
