@@ -65,9 +65,10 @@ class Gateways:
             workers.start_soon(_inform, crew, gateways)
             for number, gateway in enumerate(gateways):
                 workers.start_soon(_clear, gateway, count, number)
-            workers.start_soon(self._announce, crew, gateways, port, made_up_key, say)
+            starting = anyio.CancelScope()
+            workers.start_soon(self._announce, starting, crew, gateways, port, made_up_key, say)
             async with anyio.create_task_group() as serving:
-                workers.start_soon(self._stop_on_signal, gateways, serving)
+                workers.start_soon(self._stop_on_signal, starting, gateways, serving)
                 for gateway in gateways:
                     serving.start_soon(gateway.run)
             workers.cancel_scope.cancel()
@@ -90,7 +91,7 @@ class Gateways:
                 board=board,
             )
             config = WorkerConfig(
-                name=gateway_name(number),
+                name=str(number),
                 backend="gateway",
                 directory=str(directory),
                 remove_directory=True,
@@ -104,6 +105,7 @@ class Gateways:
 
     async def _announce(
         self,
+        starting: anyio.CancelScope,
         crew: Crew,
         gateways: Sequence[Supervisor],
         port: int,
@@ -112,19 +114,27 @@ class Gateways:
     ) -> None:
         """Say where the server is once all of it can talk. Raises ServeError."""
         say("Starting the model.")
-        while not all(gateway.reading.gauges.get("ready") for gateway in gateways):
-            for one in (*crew.keepers, *gateways):
-                if one.last_fault:
-                    raise ServeError(f"{one.name} did not start: {one.last_fault}")
-            await anyio.sleep(_POLL_SECONDS)
-        welcome(self.settings, port, made_up_key, say)
+        with starting:
+            while not all(gateway.reading.gauges.get("ready") for gateway in gateways):
+                for one in crew.keepers:
+                    if one.last_fault:
+                        raise ServeError(f"the model did not start: {one.last_fault}")
+                for gateway in gateways:
+                    if gateway.last_fault:
+                        raise ServeError(f"a gateway did not start: {gateway.last_fault}")
+                await anyio.sleep(_POLL_SECONDS)
+            welcome(self.settings, port, made_up_key, say)
 
     async def _stop_on_signal(
-        self, gateways: Sequence[Supervisor], serving: anyio.abc.TaskGroup
+        self,
+        starting: anyio.CancelScope,
+        gateways: Sequence[Supervisor],
+        serving: anyio.abc.TaskGroup,
     ) -> None:
         """The first signal lets conversations end; the second does not wait for them."""
         with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             await anext(signals)
+            starting.cancel()
             for gateway in gateways:
                 await gateway.drain(self.settings.drain_seconds)
             async with anyio.create_task_group() as tasks:

@@ -3,6 +3,7 @@
 import json
 import signal
 import socket
+import subprocess
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -16,7 +17,7 @@ from aiortc import RTCSessionDescription
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from load_tests.server import Server, free_port, serving
+from load_tests.server import COMMAND, Server, free_port, serving
 from tests.caller import Caller, calling
 
 pytestmark = [pytest.mark.anyio, pytest.mark.weights]
@@ -413,3 +414,31 @@ async def test_nothing_outlives_a_parent_that_is_killed(own: Server) -> None:
     _, alive = await anyio.to_thread.run_sync(psutil.wait_procs, children, 40)
     assert alive == []
     assert not any(directory.exists() for directory in directories)
+
+
+async def test_one_that_is_stopped_while_it_starts_stops_in_order() -> None:
+    port = free_port()
+    command = [*COMMAND, "--port", str(port), *OPTIONS]
+    async with await anyio.open_process(command, stderr=subprocess.STDOUT) as process:
+        assert process.stdout is not None
+        with anyio.fail_after(60):
+            said = b""
+            while b"Starting the model." not in said:
+                said += await process.stdout.receive()
+            family = psutil.Process(process.pid).children()
+            process.send_signal(signal.SIGINT)
+            async for piece in process.stdout:
+                said += piece
+            assert await process.wait() == 0, said.decode()
+    assert not any(one.is_running() for one in family)
+    assert b"did not start" not in said
+
+
+async def test_a_port_that_somebody_has_is_not_shared() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        command = [*COMMAND, "--port", str(taken.getsockname()[1]), *OPTIONS]
+        result = await anyio.run_process(command, check=False)
+    assert result.returncode == 1
+    assert b"can't listen on 127.0.0.1" in result.stderr
