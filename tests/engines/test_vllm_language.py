@@ -6,6 +6,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+from blockbuster import BlockBuster
 
 from duologue.engines.chat_messages import Json
 from duologue.engines.engine import (
@@ -303,7 +304,11 @@ async def test_a_step_runs_as_long_as_somebody_waits() -> None:
 
 @pytest.mark.skipif(find_spec("vllm") is None, reason="vllm is not installed")
 @pytest.mark.timeout(900)
-async def test_vllm_itself_answers_warms_calls_and_is_cancelled(tmp_path: Path) -> None:
+@pytest.mark.filterwarnings("ignore")  # vLLM and torch warn of each other
+async def test_vllm_itself_answers_warms_calls_and_is_cancelled(
+    tmp_path: Path, blockbuster: BlockBuster
+) -> None:
+    blockbuster.deactivate()  # vLLM looks at files on its event loop
     from load_tests.tiny_model import write_model
 
     language = VllmLanguage(

@@ -61,9 +61,7 @@ def test_a_folder_is_served_by_vllm_where_it_is_installed(
 def test_a_file_is_llamas_unless_somebody_says_otherwise(installed: set[str], gguf: Path) -> None:
     assert language_engine(settings(gguf)) == "llama"
     assert language_engine(settings(gguf, llm_engine="transformers")) == "transformers"
-    assert isinstance(
-        language_config(settings(gguf, llm_engine="transformers")), TransformersStage
-    )
+    assert isinstance(language_config(settings(gguf, llm_engine="transformers")), TransformersStage)
 
 
 @pytest.mark.parametrize("engine", ["vllm", "transformers"])
