@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 import pytest
-from aiortc.rtp import RtcpPacket, RtcpRrPacket, RtcpSenderInfo, RtcpSrPacket
+from aiortc.rtp import RtcpRrPacket, RtcpSenderInfo, RtcpSrPacket
 
 from duologue.codecs.opus import OpusEncoder, OpusSettings
 from duologue.codecs.red import Block, build_red
@@ -13,36 +13,10 @@ from duologue.realtime.pacer import Pacer
 from duologue.realtime.rtc_media import AudioCodec
 from duologue.realtime.rtp_receiver import BURST, AudioReceiver, PacketBudget
 from duologue.sessions.clock import ManualClock
+from tests.realtime.media_wire import ReceivingWire
 
 OPUS = AudioCodec("opus", 111, 48_000, 2, red_payload_type=63)
 PCMU = AudioCodec("PCMU", 0, 8000)
-
-
-class Wire:
-    """A transport that hands over what it is told to have received."""
-
-    def __init__(self) -> None:
-        self.listeners: dict[int, object] = {}
-        self.sources: list[int] = []
-        self.reports: list[RtcpRrPacket] = []
-
-    def listen(self, payload_types: list[int], listener: object) -> None:
-        self.listeners |= dict.fromkeys(payload_types, listener)
-
-    def unlisten(self, listener: object) -> None:
-        self.listeners.clear()
-
-    def route_source(self, receiver: object, ssrc: int, before: int | None) -> None:
-        self.sources.append(ssrc)
-
-    def unroute_source(self, receiver: object) -> None:
-        self.sources.clear()
-
-    def send_report(self, data: bytes) -> bool:
-        report = RtcpPacket.parse(data)[0]
-        assert isinstance(report, RtcpRrPacket)
-        self.reports.append(report)
-        return True
 
 
 class Line:
@@ -51,7 +25,7 @@ class Line:
     def __init__(self, lockstep: bool = False, frames: int = 400) -> None:
         self.clock = ManualClock()
         self.pacer = Pacer(self.clock)
-        self.wire = Wire()
+        self.wire = ReceivingWire()
         self.audio: list[tuple[float, bytes]] = []
         self.receiver = AudioReceiver(
             self.wire,  # type: ignore[arg-type]
@@ -266,9 +240,10 @@ def test_a_report_is_sent_once_a_second_with_what_was_lost_and_when_theirs_came(
         if number % 10 != 9:
             line.send(number)
         line.wait()
-    assert len(line.wire.reports) == 3
-    block = line.wire.reports[-1].reports[0]
-    assert (line.wire.reports[-1].ssrc, block.ssrc) == (9, 1)
+    reports = [report for report in line.wire.reports if isinstance(report, RtcpRrPacket)]
+    assert len(reports) == 3
+    block = reports[-1].reports[0]
+    assert (reports[-1].ssrc, block.ssrc) == (9, 1)
     assert block.fraction_lost == pytest.approx(25, abs=3)
     assert block.packets_lost == pytest.approx(10, abs=1)
     assert block.lsr == 0x22223333

@@ -7,38 +7,16 @@ from aiortc.rtp import RtcpPacket, RtcpReceiverInfo, RtcpRrPacket, RtcpSrPacket
 from duologue.codecs.g711 import decode_alaw, decode_mulaw
 from duologue.codecs.media import RingFullError
 from duologue.codecs.opus import OpusDecoder, OpusSettings
-from duologue.codecs.rtp import RtpPacket, parse_rtp
+from duologue.codecs.rtp import RtpPacket
 from duologue.realtime.pacer import Pacer
 from duologue.realtime.rtc_media import AudioCodec
 from duologue.realtime.rtp_sender import FADE, FRAME, QUEUE_SECONDS, AudioSender
 from duologue.sessions.clock import ManualClock
+from tests.realtime.media_wire import SendingWire
 
 OPUS = AudioCodec("opus", 111, 48_000, 2)
 PCMU = AudioCodec("PCMU", 0, 8000)
 PCMA = AudioCodec("PCMA", 8, 8000)
-
-
-class Wire:
-    """A transport that keeps what is sent."""
-
-    def __init__(self) -> None:
-        self.ready = True
-        self.packets: list[RtpPacket] = []
-        self.reports: list[bytes] = []
-
-    def send_media(self, data: bytes) -> bool:
-        self.packets.append(parse_rtp(data))
-        return True
-
-    def send_report(self, data: bytes) -> bool:
-        self.reports.append(data)
-        return True
-
-    def route_sender(self, sender: object, ssrc: int) -> None:
-        pass
-
-    def unroute_sender(self, sender: object) -> None:
-        pass
 
 
 class Line:
@@ -48,7 +26,7 @@ class Line:
         self.clock = ManualClock()
         self.pacer = Pacer(self.clock)
         self.pacer.advance(0.0)
-        self.wire = Wire()
+        self.wire = SendingWire()
         self.told: list[float] = []
         self.sender = AudioSender(
             self.wire,  # type: ignore[arg-type]
@@ -248,7 +226,7 @@ def test_reports_say_what_was_sent_and_learn_what_was_heard() -> None:
     line = Line()
     line.sender.play(tone(4000))
     line.run(200)
-    reports = [RtcpPacket.parse(data)[0] for data in line.wire.reports]
+    reports = [RtcpPacket.parse(data)[0] for data in line.wire.compounds]
     report = reports[-1]
     assert isinstance(report, RtcpSrPacket) and report.ssrc == 7
     assert report.sender_info.packet_count > 20
@@ -273,5 +251,5 @@ def test_stopping_says_good_bye_and_leaves_the_beat() -> None:
     line.sender.stop()
     line.sender.stop()
     assert len(line.pacer) == 0
-    assert len(RtcpPacket.parse(line.wire.reports[-1])) == 3
+    assert len(RtcpPacket.parse(line.wire.compounds[-1])) == 3
     assert line.run(5) == []

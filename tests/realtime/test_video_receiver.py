@@ -15,7 +15,6 @@ from aiortc.rtp import (
     RTCP_PSFB_APP,
     RTCP_PSFB_PLI,
     RTCP_RTPFB_NACK,
-    RtcpPacket,
     RtcpRrPacket,
     RtcpSenderInfo,
     RtcpSrPacket,
@@ -40,37 +39,13 @@ from duologue.realtime.video_receiver import (
     VideoReceiver,
 )
 from duologue.sessions.clock import ManualClock
+from tests.realtime.media_wire import ReceivingWire
 
 pytestmark = pytest.mark.anyio
 
 RATE = 20
 """Pictures a second that the camera gives."""
 VP8 = VideoChoice(0, OfferedCodec(96, "VP8", 90_000, 1), 97, False, True, "v", None)
-
-
-class Wire:
-    """A transport that hands over what it is told to have received."""
-
-    def __init__(self) -> None:
-        self.listeners: dict[int, object] = {}
-        self.sources: list[int] = []
-        self.reports: list[object] = []
-
-    def listen(self, payload_types: list[int], listener: object) -> None:
-        self.listeners |= dict.fromkeys(payload_types, listener)
-
-    def unlisten(self, listener: object) -> None:
-        self.listeners.clear()
-
-    def route_source(self, receiver: object, ssrc: int, before: int | None) -> None:
-        self.sources.append(ssrc)
-
-    def unroute_source(self, receiver: object) -> None:
-        self.sources.clear()
-
-    def send_report(self, data: bytes) -> bool:
-        self.reports += RtcpPacket.parse(data)
-        return True
 
 
 class Camera:
@@ -101,7 +76,7 @@ class Line:
     def __init__(self, settings: CameraSettings) -> None:
         self.clock = ManualClock(100.0)
         self.pacer = Pacer(self.clock)
-        self.wire = Wire()
+        self.wire = ReceivingWire()
         self.pictures: list[bytes | None] = []
         self.threads = anyio.CapacityLimiter(1)
         self.receiver = VideoReceiver(

@@ -13,7 +13,6 @@ from aiortc.rtp import (
     RTCP_PSFB_PLI,
     RTCP_RTPFB_NACK,
     RtcpByePacket,
-    RtcpPacket,
     RtcpPsfbPacket,
     RtcpReceiverInfo,
     RtcpRrPacket,
@@ -25,7 +24,6 @@ from aiortc.rtp import (
 
 from duologue.codecs.frame_assembly import FrameAssembly
 from duologue.codecs.media import MediaValueError
-from duologue.codecs.rtp import RtpPacket, parse_rtp
 from duologue.codecs.video_decoder import VideoDecoder
 from duologue.codecs.video_pattern import pattern, read_pattern
 from duologue.codecs.video_payload import PIECES
@@ -40,6 +38,7 @@ from duologue.realtime.video_sender import (
     VideoSender,
 )
 from duologue.sessions.clock import ManualClock
+from tests.realtime.media_wire import SendingWire
 
 pytestmark = pytest.mark.anyio
 
@@ -51,35 +50,12 @@ CODECS = {
 }
 
 
-class Wire:
-    """A transport that keeps what is sent."""
-
-    def __init__(self) -> None:
-        self.ready = True
-        self.packets: list[RtpPacket] = []
-        self.reports: list[object] = []
-
-    def send_media(self, data: bytes) -> bool:
-        self.packets.append(parse_rtp(data))
-        return True
-
-    def send_report(self, data: bytes) -> bool:
-        self.reports += RtcpPacket.parse(data)
-        return True
-
-    def route_sender(self, sender: object, ssrc: int) -> None:
-        pass
-
-    def unroute_sender(self, sender: object) -> None:
-        pass
-
-
 class Line:
     def __init__(self, name: str, settings: ScreenSettings | None) -> None:
         self.name = name
         self.clock = ManualClock(50.0)
         self.pacer = Pacer(self.clock)
-        self.wire = Wire()
+        self.wire = SendingWire()
         self.sender = VideoSender(
             self.wire,  # type: ignore[arg-type]
             CODECS[name],
