@@ -110,7 +110,7 @@ def make_random_moshi(folder: Path) -> None:
         "codec.safetensors": loaders.get_mimi(None, MIMI, num_codebooks=4),
     }
     for seed, (name, network) in enumerate(networks.items()):
-        _randomize(network, seed)
+        randomize(network, seed)
         if name == "codec.safetensors":
             # Its sound would be beyond full scale.
             network.decoder.model[-1].conv.conv.weight.data *= 0.01
@@ -136,8 +136,11 @@ def make_random_moshi(folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(LANGUAGE | names))
 
 
-def _randomize(network: Any, seed: int) -> None:
-    """Weights that keep signals alive, and make every part of the network matter."""
+def randomize(network: Any, seed: int, *, scales: bool = False) -> None:
+    """Weights that keep signals alive, and make every part of the network matter.
+
+    ``scales``: those of layers' residuals are near a third, not near 0.
+    """
     import torch
 
     generator = torch.Generator().manual_seed(seed)
@@ -151,6 +154,8 @@ def _randomize(network: Any, seed: int) -> None:
             tensor.data.copy_(noise)
         elif "norm" in name and ("alpha" in name or "weight" in name):
             tensor.data.copy_(1 + 0.1 * noise)
+        elif scales and "scale" in name:
+            tensor.data.copy_(0.3 + 0.3 * noise.abs())
         elif tensor.dim() == 1:
             tensor.data.copy_(0.05 * noise)
         else:

@@ -13,85 +13,16 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests import random_moshi
+
 Tensor = Any
 
-LANGUAGE: dict[str, Any] = {
-    "dim": 32,
-    "text_card": 40,
-    "existing_text_padding_id": 3,
-    "n_q": 8,
-    "dep_q": 4,
-    "card": 24,
-    "num_heads": 4,
-    "num_layers": 2,
-    "hidden_scale": 4.125,
-    "causal": True,
-    "layer_scale": None,
-    "context": 8,
-    "max_period": 10000,
-    "gating": "silu",
-    "norm": "rms_norm_f32",
-    "positional_embedding": "rope",
-    "depformer_dim": 16,
-    "depformer_dim_feedforward": 66,
-    "depformer_num_heads": 2,
-    "depformer_num_layers": 2,
-    "depformer_layer_scale": None,
-    "depformer_multi_linear": True,
-    "depformer_context": 4,
-    "depformer_max_period": 10000,
-    "depformer_gating": "silu",
-    "depformer_pos_emb": "none",
-    "depformer_weights_per_step": True,
-    "delays": [0, 0, 1, 1, 1, 0, 1, 1, 1],
-}
+LANGUAGE: dict[str, Any] = random_moshi.LANGUAGE | {"text_card": 40, "context": 8}
 """A Moshi of 4 + 4 codebooks whose window is 8 frames."""
 
-MIMI: dict[str, Any] = {
-    "channels": 1,
+MIMI: dict[str, Any] = random_moshi.MIMI | {
     "sample_rate": 600,
-    "frame_rate": 12.5,
-    "seanet": {
-        "channels": 1,
-        "dimension": 32,
-        "causal": True,
-        "n_filters": 4,
-        "n_residual_layers": 1,
-        "activation": "ELU",
-        "compress": 2,
-        "dilation_base": 2,
-        "disable_norm_outer_blocks": 0,
-        "kernel_size": 7,
-        "residual_kernel_size": 3,
-        "last_kernel_size": 3,
-        "norm": "none",
-        "pad_mode": "constant",
-        "ratios": [4, 3, 2],
-        "true_skip": True,
-    },
-    "quantizer": {
-        "dimension": 16,
-        "n_q": 6,
-        "bins": 24,
-        "input_dimension": 32,
-        "output_dimension": 32,
-    },
-    "transformer": {
-        "d_model": 32,
-        "num_heads": 4,
-        "num_layers": 2,
-        "causal": True,
-        "layer_scale": 0.01,
-        "context": 10,
-        "conv_layout": True,
-        "max_period": 10000,
-        "gating": "none",
-        "norm": "layer_norm",
-        "positional_embedding": "rope",
-        "dim_feedforward": 48,
-        "input_dimension": 32,
-        "output_dimensions": [32],
-    },
+    "seanet": random_moshi.MIMI["seanet"] | {"n_filters": 4, "ratios": [4, 3, 2]},
 }
 """A Mimi whose frames are 48 samples and whose transformers see 5 frames."""
 
@@ -117,26 +48,8 @@ def reference(torch: ModuleType) -> ModuleType:
 
 
 def randomize(module: Any, seed: int) -> None:
-    """Weights of a size that keeps signals alive and makes every part of the network matter."""
-    import torch
-
-    generator = torch.Generator().manual_seed(seed)
-    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
-        if not tensor.dtype.is_floating_point or "nitialized" in name or "inv_freq" in name:
-            continue
-        noise = torch.randn(tensor.shape, generator=generator)
-        if "usage" in name:
-            tensor.data.copy_(0.5 + noise.abs())
-        elif "embed" in name and "sum" in name:
-            tensor.data.copy_(noise)
-        elif "norm" in name and ("alpha" in name or "weight" in name):
-            tensor.data.copy_(1 + 0.1 * noise)
-        elif "scale" in name:
-            tensor.data.copy_(0.3 + 0.3 * noise.abs())
-        elif tensor.dim() == 1:
-            tensor.data.copy_(0.05 * noise)
-        else:
-            tensor.data.copy_(noise * 1.3 / tensor[0].numel() ** 0.5)
+    """As :func:`random_moshi.randomize`, with scales of layers that matter, too."""
+    random_moshi.randomize(module, seed, scales=True)
 
 
 @dataclass(frozen=True, slots=True)
