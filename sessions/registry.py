@@ -5,6 +5,8 @@ The registry's task group owns every session's tasks. A session that raises ends
 
 import logging
 import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 
 import anyio
@@ -64,15 +66,15 @@ class SessionRegistry:
         self._observer = observer or Unobserved()
         self.headcount = headcount or Headcount()
         self._sessions: dict[str, Conversation] = {}
-        self._opening = 0
+        self._guests: dict[object, Callable[[int, str], None]] = {}
         self._tasks: anyio.abc.TaskGroup | None = None
         self._changed = anyio.Event()
         self.draining = False
 
     @property
     def active(self) -> int:
-        """Sessions that hold a place, closing ones included."""
-        return len(self._sessions)
+        """Sessions that hold a place, closing ones and guests included."""
+        return len(self._sessions) + len(self._guests)
 
     @property
     def engine(self) -> Engine:
@@ -109,21 +111,15 @@ class SessionRegistry:
 
     async def open(self, config: SessionConfig, *, plays_out: bool = False) -> Conversation:
         """A new session. Raises SessionsFull, Draining, EngineFull or EngineUnavailable."""
-        if self.draining:
-            raise Draining("the server is restarting")
-        if self.active + self._opening + self.headcount.others >= self._max_sessions:
-            raise SessionsFull(RETRY_AFTER)
+        self._check_room()
         assert self._tasks is not None
         session_id = new_id("sess")
-        self._opening += 1
         self.headcount.enter()
         try:
             stream = await self._engine.open(session_id)
         except BaseException:
             self.headcount.leave()
             raise
-        finally:
-            self._opening -= 1
         if self.draining:
             self.headcount.leave()
             with anyio.CancelScope(shield=True):
@@ -151,6 +147,29 @@ class SessionRegistry:
         self._tasks.start_soon(conversation.live)
         return conversation
 
+    def _check_room(self) -> None:
+        if self.draining:
+            raise Draining("the server is restarting")
+        if self.headcount.own + self.headcount.others >= self._max_sessions:
+            raise SessionsFull(RETRY_AFTER)
+
+    @contextmanager
+    def guest(self, close: Callable[[int, str], None]) -> Iterator[None]:
+        """Count a session that is driven elsewhere. Raises SessionsFull, Draining.
+
+        ``close`` ends it, with a WebSocket close code and its reason, when the server is drained.
+        """
+        self._check_room()
+        key = object()
+        self._guests[key] = close
+        self.headcount.enter()
+        try:
+            yield
+        finally:
+            del self._guests[key]
+            self.headcount.leave()
+            self._tell_change()
+
     async def drain(self, seconds: float) -> None:
         """Take no new sessions, let the others finish for a while, then close them (1012)."""
         self.draining = True
@@ -163,14 +182,19 @@ class SessionRegistry:
     def _close_all(self, code: int, reason: str) -> None:
         for conversation in list(self._sessions.values()):
             conversation.close(code, reason)
+        for close in list(self._guests.values()):
+            close(code, reason)
 
     async def _emptied(self) -> None:
-        while self._sessions:
+        while self.active:
             await self._changed.wait()
 
     def _forget(self, conversation: Conversation) -> None:
         if self._sessions.pop(conversation.id, None) is not None:
             self.headcount.leave()
+        self._tell_change()
+
+    def _tell_change(self) -> None:
         self._changed.set()
         self._changed = anyio.Event()
 

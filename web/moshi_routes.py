@@ -14,7 +14,7 @@ from duologue.engines.engine import EngineLost
 from duologue.realtime.http_wire import encode_http_error
 from duologue.realtime.moshi_chat import LOST, MoshiChat
 from duologue.realtime.moshi_wire import read_choice
-from duologue.sessions.registry import Draining, new_id
+from duologue.sessions.registry import new_id
 from duologue.web.access import NO_PLACE, admit, denied, json_response, refusal, service_of
 from duologue.web.auth import Denial
 from duologue.web.service import Service
@@ -63,20 +63,35 @@ def _begin(websocket: WebSocket, service: Service) -> BeginDuplex:
 
 
 async def _converse(websocket: WebSocket, service: Service, begin: BeginDuplex) -> None:
-    stream: DuplexStream | None = None
+    scope = anyio.CancelScope()
+    farewell = (LOST, "the session failed")
+
+    def end(code: int, reason: str) -> None:
+        nonlocal farewell
+        farewell = (code, reason)
+        scope.cancel()
+
     try:
-        if service.registry.draining:
-            raise Draining("the server is restarting")
-        spec = service.duplex.spec
-        stream = await service.duplex.open(new_id("chat"), begin)
-        service.metrics.opened()
-        await _close(websocket, *await MoshiChat(websocket, stream, spec).talk())
+        with service.registry.guest(end):
+            with scope:
+                farewell = await _talk(websocket, service, begin)
+            await _close(websocket, *farewell)
     except NO_PLACE as error:
         refused = refusal(error)
         service.metrics.refused(type(error).__name__)
         await _close(websocket, refused.close, refused.message)
     except (DuplexRefused, EngineLost) as error:
         await _close(websocket, LOST, str(error))
+
+
+async def _talk(websocket: WebSocket, service: Service, begin: BeginDuplex) -> tuple[int, str]:
+    """The close code and its reason."""
+    stream: DuplexStream | None = None
+    try:
+        spec = service.duplex.spec
+        stream = await service.duplex.open(new_id("chat"), begin)
+        service.metrics.opened()
+        return await MoshiChat(websocket, stream, spec).talk()
     finally:
         if stream is not None:
             with anyio.CancelScope(shield=True):

@@ -1,6 +1,8 @@
 """Moshi's own client, unchanged, against a small Moshi with random weights."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -163,3 +165,27 @@ def test_the_model_is_told_as_what_it_is(moshi_server: Server) -> None:
     with httpx.Client(trust_env=False) as client:
         model = client.get(f"{moshi_server.url}/v1/models").json()["data"][0]
     assert model["duologue"]["kind"] == "duplex"
+
+
+async def test_it_is_counted_as_others_are_and_told_of_a_restart() -> None:
+    options = ["--engine", "scripted-duplex", "--slots", "4", "--duplex-slow"]
+    with serving([*options, "--max-sessions", "1", "--drain-seconds", "0"]) as server:
+        async with chatting(server) as first:
+            await first.begin()
+            with pytest.raises(ConnectionClosed) as refused:
+                async with chatting(server) as second:
+                    await second.begin()
+            assert refused.value.rcvd is not None
+            assert refused.value.rcvd.code == 1013
+            async with httpx.AsyncClient() as client:
+                figures = (await client.get(f"{server.url}/metrics")).text
+            assert "\nduologue_sessions 1" in figures
+            os.kill(server.pid, signal.SIGTERM)
+            with pytest.raises(ConnectionClosed) as closed:
+                while True:
+                    await first.hear()
+            assert closed.value.rcvd is not None
+            assert (closed.value.rcvd.code, closed.value.rcvd.reason) == (
+                1012,
+                "the server is restarting",
+            )

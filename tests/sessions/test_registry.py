@@ -249,3 +249,31 @@ async def test_an_exception_inside_ends_the_sessions_and_goes_on_its_way(house):
             raise KeyError("outside")
     assert raised.group_contains(KeyError)
     assert wires[0].closed[0] == 1012
+
+
+async def test_a_guest_counts_and_is_told_to_go(house):
+    async with house(max_sessions=1) as home:
+        told = []
+        left = anyio.Event()
+
+        def end(code, reason):
+            told.append((code, reason))
+            left.set()
+
+        async def stay(*, task_status):
+            with home.registry.guest(end):
+                task_status.started()
+                await left.wait()
+
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(stay)
+            assert home.registry.active == 1
+            with pytest.raises(SessionsFull):
+                await home.registry.open(SessionConfig())
+            with pytest.raises(SessionsFull), home.registry.guest(end):
+                pass
+            await home.registry.drain(0)
+        assert told == [(1012, "the server is restarting")]
+        assert home.registry.active == home.registry.headcount.own == 0
+        with pytest.raises(Draining), home.registry.guest(end):
+            pass
