@@ -1,8 +1,4 @@
-"""Unix stream sockets whose reads and writes can be cancelled at any moment.
-
-anyio's own Unix streams leave a reader registered for a moment after a cancel; data that comes in
-that moment ends in an exception of the event loop.
-"""
+"""Unix stream sockets, which can pass descriptors."""
 
 import array
 import os
@@ -15,7 +11,7 @@ from pathlib import Path
 import anyio
 import anyio.lowlevel
 
-BACKLOG = 64
+from duologue.engines.socket_stream import BACKLOG, SocketStream, serve_socket
 
 DESCRIPTORS = 4
 """Descriptors that may wait to be taken; those beyond are closed."""
@@ -23,47 +19,20 @@ DESCRIPTORS = 4
 _ANCILLARY_BYTES = socket.CMSG_SPACE(DESCRIPTORS * array.array("i").itemsize)
 
 
-class UnixStream:
-    """A connected socket; its errors are those of :class:`anyio.abc.ByteStream`."""
+class UnixStream(SocketStream):
+    """A connected socket that keeps the descriptors which come over it until they are taken."""
 
     def __init__(self, connected: socket.socket) -> None:
-        connected.setblocking(False)
-        self._socket = connected
-        self._closed = False
+        super().__init__(connected)
         self._descriptors: deque[int] = deque()
 
-    async def receive(self, max_bytes: int = 65536) -> bytes:
-        """What has come. When more comes than is read, other tasks still get their turns."""
-        waited = False
-        while True:
-            try:
-                data, ancillary, _, _ = self._socket.recvmsg(
-                    max_bytes, _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC
-                )
-            except BlockingIOError:
-                await anyio.wait_readable(self._socket)
-                waited = True
-            except OSError as error:
-                raise self._broken() from error
-            else:
-                if ancillary:
-                    self._keep(ancillary)
-                if not data:
-                    raise anyio.EndOfStream
-                if not waited:
-                    await anyio.lowlevel.checkpoint()
-                return data
-
-    async def send(self, item: bytes | memoryview) -> None:
-        """Returns at once, without a turn for other tasks, when there is room for all of it."""
-        view = memoryview(item)
-        while view:
-            try:
-                view = view[self._socket.send(view) :]
-            except BlockingIOError:
-                await anyio.wait_writable(self._socket)
-            except OSError as error:
-                raise self._broken() from error
+    def _read(self, max_bytes: int) -> bytes:
+        data, ancillary, _, _ = self._socket.recvmsg(
+            max_bytes, _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC
+        )
+        if ancillary:
+            self._keep(ancillary)
+        return data
 
     async def send_descriptor(self, item: bytes, descriptor: int) -> None:
         """Send, and with the first byte a descriptor: the other side gets one of its own."""
@@ -97,13 +66,7 @@ class UnixStream:
     async def aclose(self) -> None:
         while self._descriptors:
             os.close(self._descriptors.popleft())
-        if not self._closed:
-            self._closed = True
-            anyio.notify_closing(self._socket)
-            self._socket.close()
-
-    def _broken(self) -> Exception:
-        return anyio.ClosedResourceError() if self._closed else anyio.BrokenResourceError()
+        await super().aclose()
 
 
 async def connect(path: Path) -> UnixStream:
@@ -127,16 +90,7 @@ class UnixListener:
 
     async def serve(self, handle: Callable[[UnixStream], Coroutine[None, None, None]]) -> None:
         """Run `handle` for each connection, until cancelled. What it raises ends the serving."""
-        async with anyio.create_task_group() as group:
-            while True:
-                try:
-                    accepted, _ = self._socket.accept()
-                except BlockingIOError:
-                    await anyio.wait_readable(self._socket)
-                except ConnectionAbortedError:
-                    continue
-                else:
-                    group.start_soon(handle, UnixStream(accepted))
+        await serve_socket(self._socket, UnixStream, handle)
 
 
 @asynccontextmanager

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import anyio
 import anyio.lowlevel
 
-BACKLOG = 64
+from duologue.engines.socket_stream import BACKLOG, SocketStream, serve_socket
 
 PROBE_S = 1
 """After so long without a word the other machine is asked whether it is there (tcp(7))."""
@@ -16,36 +16,16 @@ UNANSWERED_MS = 1_500
 """What was sent is acknowledged within so long, or the connection is lost (RFC 5482)."""
 
 
-class TcpStream:
-    """A connected socket; its errors are those of :class:`anyio.abc.ByteStream`."""
+class TcpStream(SocketStream):
+    """A connected socket that notices when the other machine is gone."""
 
     def __init__(self, connected: socket.socket) -> None:
-        connected.setblocking(False)
+        super().__init__(connected)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, PROBE_S)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, PROBE_S)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNANSWERED_MS)
-        self._socket = connected
-        self._closed = False
-
-    async def receive(self, max_bytes: int = 65536) -> bytes:
-        """What has come. When more comes than is read, other tasks still get their turns."""
-        waited = False
-        while True:
-            try:
-                data = self._socket.recv(max_bytes)
-            except BlockingIOError:
-                await anyio.wait_readable(self._socket)
-                waited = True
-            except OSError as error:
-                raise self._broken() from error
-            else:
-                if not data:
-                    raise anyio.EndOfStream
-                if not waited:
-                    await anyio.lowlevel.checkpoint()
-                return data
 
     async def receive_exactly(self, count: int) -> bytes:
         """So many bytes, and none behind them. Raises EndOfStream when there are fewer."""
@@ -53,26 +33,6 @@ class TcpStream:
         while len(data) < count:
             data += await self.receive(count - len(data))
         return data
-
-    async def send(self, item: bytes | memoryview) -> None:
-        """Returns at once, without a turn for other tasks, when there is room for all of it."""
-        view = memoryview(item)
-        while view:
-            try:
-                view = view[self._socket.send(view) :]
-            except BlockingIOError:
-                await anyio.wait_writable(self._socket)
-            except OSError as error:
-                raise self._broken() from error
-
-    async def aclose(self) -> None:
-        if not self._closed:
-            self._closed = True
-            anyio.notify_closing(self._socket)
-            self._socket.close()
-
-    def _broken(self) -> Exception:
-        return anyio.ClosedResourceError() if self._closed else anyio.BrokenResourceError()
 
 
 async def connect_tcp(host: str, port: int, patience_s: float) -> TcpStream:
@@ -107,16 +67,7 @@ class TcpListener:
 
     async def serve(self, handle: Callable[[TcpStream], Coroutine[None, None, None]]) -> None:
         """Run `handle` for each connection, until cancelled. What it raises ends the serving."""
-        async with anyio.create_task_group() as group:
-            while True:
-                try:
-                    accepted, _ = self._socket.accept()
-                except BlockingIOError:
-                    await anyio.wait_readable(self._socket)
-                except ConnectionAbortedError:
-                    continue
-                else:
-                    group.start_soon(handle, TcpStream(accepted))
+        await serve_socket(self._socket, TcpStream, handle)
 
 
 @asynccontextmanager
