@@ -34,7 +34,7 @@ class SharedSecret(msgspec.Struct, frozen=True):
     body: bytes
 
 
-def inside_client(socket: Path, seconds: float = ANSWER_SECONDS) -> httpx.AsyncClient:
+def inside_client(socket: Path, seconds: float) -> httpx.AsyncClient:
     """For another gateway. Each request has a connection of its own, as the one at the other end
     may have been replaced since the last."""
     transport = httpx.AsyncHTTPTransport(
@@ -98,8 +98,10 @@ class Peers:
     async def _each(self, ask: Callable[[httpx.AsyncClient], Awaitable[None]]) -> None:
         async def ask_one(socket: Path) -> None:
             try:
-                async with inside_client(socket) as client:
+                async with inside_client(socket, ANSWER_SECONDS) as client:
                     await ask(client)
+            except httpx.ConnectError:
+                logger.info("the gateway at %s is not there", socket.parent)
             except (httpx.HTTPError, msgspec.DecodeError) as error:
                 logger.warning("the gateway at %s does not answer: %r", socket.parent, error)
 
