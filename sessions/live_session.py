@@ -59,6 +59,8 @@ MOST_BEHIND: Final = 1.0
 MOST_OWED: Final = 4
 """Frames of the model that are left out because their moment has passed; one that is slower than
 that has fallen behind, and stays there."""
+STEADY_FRAMES: Final = 25
+"""Frames in time after which one more may be left out again, up to as many."""
 USAGE_SECONDS: Final = 10.0
 MOST_DECISION_ITEMS: Final = 256
 MOST_DECISION_TEXT: Final = 262_144
@@ -146,6 +148,8 @@ class LiveSession:
         self._voice: LiveVoice | None = None
         self._frame = 0
         self._owed = 0
+        self._sparable = MOST_OWED
+        self._steady = 0
         self._speaks = False
         self._fixture_event: str | None = None
         self._decision_items: dict[str, str] = {}
@@ -325,6 +329,9 @@ class LiveSession:
             if self.mixer.waiting_ms < self._pace.frame_ms:
                 self._owed = min(self._owed + 1, MOST_OWED)
                 self.late_frames += 1
+                self._steady = 0
+            else:
+                self._keep_steady()
         frame = self.mixer.next_frame()
         start = self._frame * self._pace.frame_ms
         end = start + self._pace.frame_ms
@@ -352,11 +359,24 @@ class LiveSession:
         self._owed = 0
 
     def too_late(self) -> bool:
-        """Whether the model's frame that has come now was missed: then it is not said."""
-        if self._owed:
-            self._owed -= 1
-            return True
-        return False
+        """Whether the model's frame that has come now was missed: then it is not said.
+
+        A model that is too slow would never be heard: it stutters instead, and stays behind.
+        """
+        if not self._owed:
+            return False
+        if not self._sparable:
+            self._owed = 0
+            return False
+        self._owed -= 1
+        self._sparable -= 1
+        return True
+
+    def _keep_steady(self) -> None:
+        self._steady += 1
+        if self._steady >= STEADY_FRAMES:
+            self._steady = 0
+            self._sparable = min(self._sparable + 1, MOST_OWED)
 
     # -- rest -------------------------------------------------------------------------------
 

@@ -263,3 +263,14 @@ def test_no_order_of_events_breaks_it(steps: list[Any]) -> None:
     if duplex.session.closed is None:
         duplex.session.handle_timer(duplex.now)
         assert duplex.session.next_deadline() > duplex.now
+
+
+def test_a_model_that_is_too_slow_stutters_and_is_heard() -> None:
+    duplex = Duplex()
+    duplex.speak()
+    for _ in range(50):
+        duplex.wait(2 * TICK)
+        duplex.speak()
+    sounding = duplex.sounding()
+    assert sum(sounding) >= 40
+    assert not all(sounding)
