@@ -139,3 +139,24 @@ async def test_a_moshi_is_heard_and_left(moshi_server: Server) -> None:
             done = await talk.until("response.done")
             assert done.response.status == "cancelled"
         assert np.abs(np.frombuffer(talk.sound, "<i2")).max() > 100
+
+
+async def test_a_moshi_is_heard_in_live_and_left(moshi_server: Server) -> None:
+    client = AsyncOpenAI(api_key="none", base_url=f"{moshi_server.url}/v1")
+    with anyio.fail_after(PATIENCE):
+        async with client, client.live.connect() as connection:
+            await connection.session.start(session={"model": "any"})
+            loudest, started = 0, False
+            while not loudest:
+                event = await connection.recv()
+                assert event.type != "error", event
+                started = started or event.type == "session.started"
+                if event.type == "session.output_audio.delta":
+                    assert started
+                    loudest = int(np.abs(np.frombuffer(base64.b64decode(event.delta), "<i2")).max())
+                    audio = base64.b64encode(TONE[:FRAME]).decode()
+                    await connection.session.input_audio.append(audio=audio)
+            await connection.session.close()
+            while event.type != "session.closed":
+                event = await connection.recv()
+            assert event.reason == "close_requested"
