@@ -14,6 +14,7 @@ from typing import Final
 import anyio
 import anyio.abc
 
+from duologue.realtime.channel_events import RtcLimits
 from duologue.realtime.pacer import Pacer
 from duologue.realtime.reception_totals import ReceptionTotals
 from duologue.realtime.rtc_peer import (
@@ -23,7 +24,7 @@ from duologue.realtime.rtc_peer import (
     PeerSettings,
     RtcPeer,
 )
-from duologue.realtime.rtc_transport import RtcLimits, RtcTransport
+from duologue.realtime.rtc_transport import RtcTransport
 from duologue.realtime.sdp_answer import Choice, choose, write_answer
 from duologue.realtime.sdp_offer import Offer, parse_offer
 from duologue.realtime.server_wire import Encoder

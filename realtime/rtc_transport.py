@@ -2,26 +2,21 @@
 
 A sideband is a WebSocket that shares the session of a call: it gets every event that the data
 channel gets, and its events count like those of the caller. Audio deltas go to nobody: they are
-played out here. Events wait for the data channel to open, within a bound, the oldest dropped first;
-a caller that does not take its events is cut off. What comes in waits in a queue with a bound; what
-a caller sends beyond it, or too fast, is refused with an error.
+played out here. The bounds of the data channel are in ``channel_events.py``.
 """
 
 import logging
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import anyio
 
 from duologue.codecs.media import MediaValueError
+from duologue.realtime.channel_events import ChannelEvents, RtcLimits, too_large
 from duologue.realtime.playout_map import BYTES_PER_MS, PlayoutMap
-from duologue.realtime.read_ahead import ReadAhead
-from duologue.realtime.rtc_peer import PeerFailed, RtcPeer
-from duologue.realtime.sdp_answer import LARGEST_MESSAGE
+from duologue.realtime.rtc_peer import RtcPeer
 from duologue.realtime.server_wire import Encoder
 from duologue.realtime.video_sender import Picture
-from duologue.realtime.websocket import EventBucket, WebSocketTransport, too_fast
+from duologue.realtime.websocket import WebSocketTransport
 from duologue.realtime.wire import Decoder
 from duologue.sessions.effects import (
     AudioDelta,
@@ -41,26 +36,6 @@ from duologue.sessions.ports import Incoming, TransportClosed
 from duologue.sessions.session_config import SessionConfig
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class RtcLimits:
-    """Bytes, events and events a second."""
-
-    waiting_bytes: int = 1024 * 1024
-    """Events that wait for the data channel to open; then the oldest are dropped."""
-    outgoing_bytes: int = 8 * 1024 * 1024
-    """Given to an open data channel and not taken; a caller behind by more is cut off."""
-    incoming_events: int = 256
-    """Events ahead of the session; a caller's next is refused, an observer's waits."""
-    incoming_bytes: int = 4 * 1024 * 1024
-    """As ``incoming_events``, for audio sent as events."""
-    rate: float = 1_000.0
-    """Sustained events a second of the caller; what is faster is refused."""
-    burst: float = 2_000.0
-    """Events at once."""
-    run: int = 8
-    """Events given to the session before everybody else gets a turn."""
 
 
 Hear = Callable[[bytes], None]
@@ -94,21 +69,16 @@ class RtcTransport:
         self.decoder = Decoder(config)
         self.config = config
         self._encoder = encoder
-        self._limits = limits
         self._hear = hear
         self._see = see
         self._map = PlayoutMap(report)
         self._speaking = ""
         self._speech_began = self._speech_ms = 0.0
-        self._peer: RtcPeer | None = None
         self._observers: list[WebSocketTransport] = []
-        self._bucket = EventBucket(limits.rate, limits.burst, anyio.current_time())
-        self._waiting: deque[str] = deque()
-        self._waiting_bytes = 0
-        self._ahead: ReadAhead[Incoming] = ReadAhead(
-            limits.incoming_events, limits.incoming_bytes, limits.run
+        self._events: ChannelEvents[Incoming] = ChannelEvents(
+            limits, lambda text: self.decoder.decode(text), Rejected
         )
-        self._overrun = False
+        self._ahead = self._events.ahead
 
     # -- the session's side -----------------------------------------------------------------
 
@@ -131,23 +101,23 @@ class RtcTransport:
                 pass
         for observer in self._observers:
             observer.send(event)
-        if self._peer is None or self._peer.has_channel:
+        if self._events.has_channel:
             self._say(event)
 
     def steer(self, effect: FlushPlayout | DuckPlayout | RestorePlayout) -> None:
-        if self._peer is None:
+        if self._events.peer is None:
             return
         match effect:
             case FlushPlayout():
                 self._map.flush()
-                self._peer.flush()
+                self._events.peer.flush()
             case DuckPlayout():
-                self._peer.duck()
+                self._events.peer.duck()
             case RestorePlayout():
-                self._peer.restore()
+                self._events.peer.restore()
 
     def show(self, effect: ShowPicture) -> None:
-        if self._peer is None:
+        if self._events.peer is None:
             return
         made = effect.picture
         try:
@@ -160,7 +130,7 @@ class RtcTransport:
             if effect.response_id != self._speaking:
                 self._speak(effect.response_id)
             due = self._speech_began + made.at_ms
-        self._peer.show(picture, due)
+        self._events.peer.show(picture, due)
 
     def _speak(self, response_id: str) -> None:
         """Another response's audio comes next, after all that waits."""
@@ -173,85 +143,43 @@ class RtcTransport:
             async with anyio.create_task_group() as tasks:
                 for observer in self._observers:
                     tasks.start_soon(observer.aclose, code, reason)
-                if self._peer is not None:
-                    tasks.start_soon(self._peer.aclose)
+                if self._events.peer is not None:
+                    tasks.start_soon(self._events.peer.aclose)
 
     def _play(self, delta: AudioDelta) -> None:
-        if self.plays_out and self._peer is not None:
+        if self.plays_out and self._events.peer is not None:
             if delta.response_id != self._speaking:
                 self._speak(delta.response_id)
             # Told anew each time: a flush has taken away what lay between.
             self._speech_began = self._map.end_ms - self._speech_ms
             self._speech_ms += len(delta.pcm) / BYTES_PER_MS
             self._map.play(delta.item_id, delta.pcm)
-            self._peer.play(delta.pcm)
+            self._events.peer.play(delta.pcm)
 
     def _say(self, event: ServerEvent) -> None:
-        most = LARGEST_MESSAGE
-        if self._peer is not None and self._peer.largest_message:
-            most = min(most, self._peer.largest_message)
         for text in self._encoder.encode(event):
-            if len(text) * 4 > most and len(text.encode()) > most:
-                text = self._shortened(event, most)
-            self._emit(text)
+            self._events.say(text if self._events.fits(text) else self._shortened(event))
 
-    def _shortened(self, event: ServerEvent, most: int) -> str:
+    def _shortened(self, event: ServerEvent) -> str:
         """In place of an event that is too large for the data channel."""
         if isinstance(event, ItemRetrieved) and event.audio is not None:
             text = self._encoder.encode(ItemRetrieved(event.item))[0]
-            if len(text.encode()) <= most:
+            if self._events.fits(text):
                 return text
-        message = "An event was too large for the data channel; a sideband can receive it."
-        return self._encoder.encode(ErrorReported(ProtocolError("event_too_large", message)))[0]
-
-    def _emit(self, text: str) -> None:
-        peer = self._peer
-        if peer is not None and peer.open:
-            peer.say(text)
-            if peer.waiting_bytes > self._limits.outgoing_bytes:
-                logger.info("a caller does not take its events: the call is ended")
-                self._end(clean=False)
-            return
-        self._waiting.append(text)
-        self._waiting_bytes += len(text)
-        while self._waiting_bytes > self._limits.waiting_bytes:
-            self._waiting_bytes -= len(self._waiting.popleft())
+        return self._encoder.encode(ErrorReported(too_large()))[0]
 
     # -- the peer's side --------------------------------------------------------------------
 
     async def connect(self, peer: RtcPeer) -> None:
         """Connect and stay until cancelled; the session ends when this does not come about."""
-        self._peer = peer
-        if not peer.has_channel:
-            self._waiting.clear()
-        try:
-            await peer.connect()
-        except PeerFailed as error:
-            logger.info("a call did not come about: %s", error)
-            self._end(clean=False)
-            return
-        await peer.work()
+        if await self._events.connect(peer):
+            await peer.work()
 
     def peer_said(self, message: str | bytes) -> None:
-        wait, tell = self._bucket.take(anyio.current_time())
-        if wait > 0:
-            if tell:
-                self._ahead.put(Rejected(too_fast(wait)))
-            return
-        if not self._ahead.has_room:
-            if not self._overrun:
-                self._overrun = True
-                full = "Events come faster than they can be worked off; some were dropped."
-                self._ahead.put(Rejected(ProtocolError("rate_limit_exceeded", full)))
-            return
-        self._overrun = False
-        self._ahead.put(self._decode(message))
+        self._events.take(message)
 
     def peer_opened(self) -> None:
-        waiting, self._waiting = self._waiting, deque()
-        self._waiting_bytes = 0
-        for text in waiting:
-            self._emit(text)
+        self._events.opened()
 
     def peer_heard(self, pcm: bytes, now: float) -> None:
         if self._ahead.closed is None:
@@ -273,17 +201,6 @@ class RtcTransport:
 
     def peer_gone(self) -> None:
         self._end(clean=True)
-
-    def _decode(self, message: str | bytes) -> Incoming:
-        if isinstance(message, bytes):
-            return Rejected(ProtocolError("invalid_event", "Events are sent as text messages."))
-        if len(message) > LARGEST_MESSAGE:
-            most = f"A message may have at most {LARGEST_MESSAGE} bytes."
-            return Rejected(ProtocolError("event_too_large", most))
-        try:
-            return self.decoder.decode(message)
-        except ProtocolError as error:
-            return Rejected(error)
 
     # -- observers --------------------------------------------------------------------------
 

@@ -5,12 +5,12 @@ import json
 import numpy as np
 import pytest
 
+from duologue.realtime.channel_events import RtcLimits
 from duologue.realtime.live_peer import LivePeer
 from duologue.realtime.live_wire import LiveDecoder, LiveEncoder
-from duologue.realtime.rtc_transport import RtcLimits
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.live_config import LiveConfig
-from duologue.sessions.live_events import Close, LiveError, OutputAudio, Refused
+from duologue.sessions.live_events import LiveError, OutputAudio
 from duologue.sessions.ports import TransportClosed
 from tests.realtime.stand_in_peer import Peer
 
@@ -22,12 +22,6 @@ CLOSE = json.dumps({"type": "session.close"})
 def link(limits: RtcLimits | None = None) -> LivePeer:
     encoder, decoder = LiveEncoder("channel", "media"), LiveDecoder("channel", LiveConfig())
     return LivePeer(encoder, decoder, limits)
-
-
-async def refusal(of: LivePeer) -> str:
-    command = await of.receive()
-    assert isinstance(command, Refused)
-    return command.error.code
 
 
 def failure(message: str) -> LiveError:
@@ -75,26 +69,6 @@ async def test_frames_are_played_once_there_is_a_connection():
     await call.connect(peer)
     call.send(frame)
     assert peer.done == [("play", 1920)]
-
-
-async def test_what_comes_beyond_the_bound_is_refused_and_told_once():
-    call = link(RtcLimits(incoming_events=2))
-    for _ in range(5):
-        call.peer_said(CLOSE)
-    for _ in range(2):
-        assert isinstance(await call.receive(), Close)
-    assert await refusal(call) == "rate_limit_exceeded"
-    call.peer_said(CLOSE)
-    assert isinstance(await call.receive(), Close)
-
-
-async def test_what_is_no_event_is_refused():
-    call = link()
-    call.peer_said(b"bytes")
-    call.peer_said("{")
-    call.peer_said("x" * (1 << 20))
-    codes = [await refusal(call) for _ in range(3)]
-    assert codes == ["invalid_event", "invalid_json", "event_too_large"]
 
 
 async def test_the_microphone_is_heard_until_the_caller_goes():

@@ -7,7 +7,8 @@ import anyio
 import pytest
 
 from duologue.engines.engine import PictureGenerated
-from duologue.realtime.rtc_transport import RtcLimits, RtcTransport
+from duologue.realtime.channel_events import RtcLimits
+from duologue.realtime.rtc_transport import RtcTransport
 from duologue.realtime.server_wire import Encoder
 from duologue.sessions import effects, events
 from duologue.sessions.errors import ProtocolError
