@@ -4,7 +4,8 @@ Run it with an interpreter that has ``livekit-plugins-openai``::
 
     python livekit_live_client.py http://127.0.0.1:8765 question.wav
 
-It prints each step and ends with 0, or with the first thing that went wrong.
+It prints each step and ends with 0, or with the first thing that went wrong. With ``frame-locked``
+as a third argument it talks with a model that listens while it speaks.
 """
 
 import asyncio
@@ -189,14 +190,22 @@ async def interruption(tasks: asyncio.TaskGroup, url: str, speech: bytes, rate: 
     await talk.close()
 
 
+async def frame_locked(tasks: asyncio.TaskGroup, url: str, speech: bytes, rate: int) -> None:
+    talk = Conversation(tasks, url, speech, rate)
+    await talk.configure()
+    talk.say()
+    await talk.until("sound", lambda: talk.audible > 10)
+    await talk.close()
+
+
 STEPS = (spoken_turn, tool_turn, speaking_first_and_being_muted, interruption)
 
 
-async def main(url: str, path: str) -> None:
+async def main(url: str, path: str, kind: str = "") -> None:
     with wave.open(path) as file:
         rate = file.getframerate()
         speech = file.readframes(file.getnframes())
-    for step in STEPS:
+    for step in (frame_locked,) if kind else STEPS:
         watch = LogWatch()
         logging.getLogger().addHandler(watch)
         try:
@@ -212,4 +221,4 @@ async def main(url: str, path: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], sys.argv[2]))
+    asyncio.run(main(*sys.argv[1:]))

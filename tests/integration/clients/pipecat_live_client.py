@@ -4,7 +4,8 @@ Run it with an interpreter that has ``pipecat-ai[openai]``::
 
     python pipecat_live_client.py http://127.0.0.1:8765 question.wav
 
-It prints each step and ends with 0, or with the first thing that went wrong.
+It prints each step and ends with 0, or with the first thing that went wrong. With ``frame-locked``
+as a third argument it talks with a model that listens while it speaks.
 """
 
 import asyncio
@@ -188,17 +189,23 @@ async def tool_turn(url: str, speech: bytes, rate: int) -> None:
         await bot.until("what the tool said", lambda: "It rains in Oslo." in bot.said())
 
 
+async def frame_locked(url: str, speech: bytes, rate: int) -> None:
+    async with run_bot(url) as bot:
+        await bot.speak(speech, rate)
+        await bot.until("sound", lambda: bot.audible() > 10)
+
+
 STEPS = (spoken_turn, speaking_first, tool_turn)
 
 
-async def main(url: str, path: str) -> None:
+async def main(url: str, path: str, kind: str = "") -> None:
     logger.remove()
     records: list[str] = []
     logger.add(lambda message: records.append(str(message)), level="WARNING")
     with wave.open(path) as file:
         rate = file.getframerate()
         speech = file.readframes(file.getnframes())
-    for step in STEPS:
+    for step in (frame_locked,) if kind else STEPS:
         records.clear()
         try:
             await step(url, speech, rate)
@@ -210,4 +217,4 @@ async def main(url: str, path: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], sys.argv[2]))
+    asyncio.run(main(*sys.argv[1:]))
