@@ -4,6 +4,7 @@ One logical stream, one channel. Pages that are damaged are left out, as the RFC
 """
 
 import struct
+import zlib
 from collections.abc import Iterator
 from typing import Final
 
@@ -13,34 +14,27 @@ from duologue.codecs.opus import packet_ticks
 CAPTURE: Final = b"OggS"
 LARGEST_PACKET: Final = 2**20
 """Bytes. The tags come with pictures at times; a packet of sound is never so large."""
+MOST_DAMAGED: Final = 64
+"""Pages of a stream. Each costs a checksum, and what is no stream may look like pages all over."""
 
 _HEADER: Final = struct.Struct("<4sBBqIIIB")
 _CONTINUED, _FIRST, _LAST = 1, 2, 4
 _HEAD: Final = struct.Struct("<8sBBHIhB")
-_POLYNOMIAL: Final = 0x04C11DB7
 _VENDOR: Final = b"duologue"
 
 
-def _crc_table() -> tuple[int, ...]:
-    table = []
-    for byte in range(256):
-        remainder = byte << 24
-        for _ in range(8):
-            carry = remainder & 0x80000000
-            remainder = remainder << 1 & 0xFFFFFFFF ^ (_POLYNOMIAL if carry else 0)
-        table.append(remainder)
-    return tuple(table)
-
-
-_CRC: Final = _crc_table()
+_MIRRORED: Final = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
+_ONES: Final = 0xFFFFFFFF
 
 
 def checksum(page: bytes) -> int:
-    """Of a page whose own checksum is zeros (RFC 3533, section 6, field 7)."""
-    remainder = 0
-    for byte in page:
-        remainder = remainder << 8 & 0xFFFFFFFF ^ _CRC[remainder >> 24 ^ byte]
-    return remainder
+    """Of a page whose own checksum is zeros (RFC 3533, section 6, field 7).
+
+    It is the polynomial of zlib's CRC, which takes the bits of each byte the other way round, and
+    begins and ends with ones.
+    """
+    remainder = zlib.crc32(page.translate(_MIRRORED), _ONES) ^ _ONES
+    return int.from_bytes(remainder.to_bytes(4, "little").translate(_MIRRORED), "big")
 
 
 class OggOpusReader:
@@ -62,8 +56,8 @@ class OggOpusReader:
     def feed(self, data: bytes) -> list[bytes]:
         """The packets that are now complete.
 
-        MalformedDataError for what is no Opus of one or two channels, and for a packet that is
-        too large.
+        MalformedDataError for what is no Opus of one or two channels, for a packet that is too
+        large, and for more than MOST_DAMAGED damaged pages.
         """
         self._buffer += data
         packets: list[bytes] = []
@@ -99,6 +93,8 @@ class OggOpusReader:
                 del buffer[:size]
                 return page
             self.damaged += 1
+            if self.damaged > MOST_DAMAGED:
+                raise MalformedDataError(f"more than {MOST_DAMAGED} damaged pages")
             self._broken = True
             del buffer[: len(CAPTURE)]
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from duologue.codecs.media import Int16Samples, MalformedDataError
 from duologue.codecs.ogg_opus import OggOpusReader, OggOpusWriter
-from duologue.codecs.opus import CLOCK_RATE, OpusDecoder, OpusEncoder, OpusSettings
+from duologue.codecs.opus import CLOCK_RATE, OpusDecoder, OpusEncoder, OpusSettings, packet_ticks
 from duologue.codecs.pcm import bytes_from_int16, int16_from_bytes
 from duologue.engines.duplex import DuplexChoice, DuplexSpec
 
@@ -28,6 +28,8 @@ SETTINGS: Final = OpusSettings(bit_rate=48_000, complexity=1, loss_percent=0, fe
 """More complexity takes a gateway twice the time, which is most of what a session costs it."""
 MOST_SECONDS: Final = 10.0
 """Sound in one message; a client that sends more at once is not talking."""
+LONGEST_SOUND: Final = 256 * 1024
+"""Bytes in one message; as much sound takes a quarter of that."""
 
 Control = Literal["pause", "restart"]
 
@@ -56,13 +58,15 @@ class MoshiReader:
             yield "restart"
 
     def _frames(self, pages: bytes) -> Iterator[bytes]:
-        samples = [self._waiting]
-        samples += [self._heard(packet) for packet in self._pages.feed(pages)]
-        sound = np.concatenate(samples)
+        if len(pages) > LONGEST_SOUND:
+            raise MalformedDataError(f"more than {LONGEST_SOUND} bytes in one message")
+        packets = self._pages.feed(pages)
+        # Before any is decoded: a packet of one byte may be a long one.
+        if sum(map(packet_ticks, packets)) > MOST_SECONDS * CLOCK_RATE:
+            raise MalformedDataError(f"more than {MOST_SECONDS:g} seconds in one message")
+        sound = np.concatenate([self._waiting, *map(self._heard, packets)])
         size = self._spec.frame_samples
         whole = len(sound) - len(sound) % size
-        if whole > MOST_SECONDS * self._spec.sample_rate:
-            raise MalformedDataError(f"more than {MOST_SECONDS:g} seconds in one message")
         self._waiting = sound[whole:]
         for start in range(0, whole, size):
             yield bytes_from_int16(sound[start : start + size])

@@ -153,8 +153,8 @@ class Gate:
     @staticmethod
     def _is_same(origin: str, host: str) -> bool:
         """Same host and port. A proxy may speak another scheme to us than to the browser."""
-        parts = urlsplit(origin)
         try:
+            parts = urlsplit(origin)
             port = parts.port or _DEFAULT_PORTS.get(parts.scheme)
             ours = urlsplit(f"//{host}")
             our_port = ours.port or port if ":" not in host.rpartition("]")[2] else ours.port

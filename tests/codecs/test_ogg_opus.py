@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies
 
 from duologue.codecs.media import MalformedDataError
-from duologue.codecs.ogg_opus import OggOpusReader, OggOpusWriter, checksum
+from duologue.codecs.ogg_opus import CAPTURE, MOST_DAMAGED, OggOpusReader, OggOpusWriter, checksum
 from duologue.codecs.opus import OpusDecoder, OpusEncoder
 
 RATE = 24_000
@@ -83,6 +83,22 @@ def test_a_damaged_page_is_left_out_and_the_stream_goes_on() -> None:
     reader = OggOpusReader()
     assert reader.feed(b"".join(pages)) == [sent[0], *sent[2:]]
     assert reader.damaged == 1
+
+
+def test_what_only_looks_like_pages_is_not_searched_to_its_end() -> None:
+    reader = OggOpusReader()
+    with pytest.raises(MalformedDataError, match="damaged"):
+        reader.feed(CAPTURE * 250_000)
+    assert reader.damaged == MOST_DAMAGED + 1
+
+
+@given(data=strategies.binary(max_size=200))
+def test_the_checksum_is_that_of_the_rfc(data: bytes) -> None:
+    remainder = 0
+    for bit in "".join(f"{byte:08b}" for byte in data):
+        carry = remainder >> 31 ^ int(bit)
+        remainder = remainder << 1 & 0xFFFFFFFF ^ (0x04C11DB7 if carry else 0)
+    assert checksum(data) == remainder
 
 
 def test_what_lies_between_pages_is_skipped() -> None:

@@ -140,6 +140,8 @@ def test_the_servers_own_pages_may_connect(host: str, origin: str | None) -> Non
         "http://127.0.0.1:8765@evil.example",
         "http://127.0.0.1:x",
         "file://",
+        "http://[",
+        "//[x]",
     ],
 )
 def test_other_pages_may_not(origin: str) -> None:
