@@ -21,6 +21,7 @@ HEARD_RATE = 16_000
 
 
 def embedded_recognizer() -> Whisper:
+    """The recogniser of the default engine, whose files must be there."""
     return Whisper(Path(cascade_config(Settings()).recognizer))
 
 

@@ -103,6 +103,7 @@ def without_candidates(sdp: str) -> str:
 
 @asynccontextmanager
 async def open_relay(impairment: Impairment, seed: int) -> AsyncIterator[Relay]:
+    """A relay that is open as long as the context is. Raises OSError where it can't be."""
     relay = Relay(impairment, seed)
     try:
         await relay.open()

@@ -79,6 +79,7 @@ def address(url: str) -> str:
 
 
 def headers(key: str) -> dict[str, str]:
+    """What shows a server the key; nothing without one."""
     return {"Authorization": f"Bearer {key}"} if key else {}
 
 

@@ -29,6 +29,7 @@ class GatewayOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode_options(options: GatewayOptions) -> bytes:
+    """As msgpack; the inverse is :func:`decode_options`."""
     return msgspec.msgpack.encode(options, enc_hook=_plain)
 
 

@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 async def chat(websocket: WebSocket) -> None:
+    """A conversation with a frame-locked model, in the protocol of Moshi's own clients."""
     service = service_of(websocket)
     grant = admit(service, websocket.headers, [])
     if isinstance(grant, Denial):
@@ -107,4 +108,5 @@ async def _close(websocket: WebSocket, code: int, reason: str) -> None:
 
 
 def moshi_routes() -> list[BaseRoute]:
+    """The address that Moshi's own clients ask for."""
     return [WebSocketRoute("/api/chat", chat)]

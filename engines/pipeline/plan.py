@@ -66,6 +66,8 @@ class ProcessPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagePlan:
+    """``process``: the name of the one that it runs in; ``limits`` and ``sampling`` hold there."""
+
     stage: Stage
     process: str
     limits: StageLimits
