@@ -6,6 +6,7 @@ import os
 import secrets
 import signal
 import socket
+import ssl
 import sys
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
@@ -121,6 +122,12 @@ def certificate_files(settings: Settings) -> tuple[str, str] | None:
         for path in (settings.tls_cert, settings.tls_key):
             if not path.is_file():
                 raise ServeError(f"there is no file {path}")
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
+                settings.tls_cert, settings.tls_key
+            )
+        except OSError as error:
+            raise ServeError(f"tls_cert and tls_key can't be used: {error.strerror}") from None
         return str(settings.tls_cert), str(settings.tls_key)
     if not settings.tls_self_signed:
         return None

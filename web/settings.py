@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
+from urllib.parse import urlsplit
 
 from duologue.sessions.session_config import SessionLimits, TurnPolicy
 from duologue.web.duplex_settings import DuplexSettings
@@ -227,6 +228,9 @@ class Settings:
             raise SettingsError("engine moshi and moshi belong together: one of them is missing")
         if any(len(key) < 8 for key in self.api_keys):
             raise SettingsError("api_keys: a key needs at least 8 characters")
+        for origin in self.allowed_origins:
+            if not _is_origin(origin):
+                raise SettingsError(f"allowed_origins: {origin!r} is not as https://example.org")
 
     @property
     def tls(self) -> bool:
@@ -381,6 +385,14 @@ def _kind_name(setting: _Setting) -> str:
         tuple[str, ...]: "a list of strings",
     }
     return names.get(setting.kind, "a string")
+
+
+def _is_origin(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        return text in ("*", "null") or bool(parts.scheme and parts.hostname)
+    except ValueError:
+        return False
 
 
 def _checked(setting: _Setting, value: object, source: str) -> object:

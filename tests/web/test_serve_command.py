@@ -80,6 +80,14 @@ def test_a_certificate_that_is_not_there_is_named(tmp_path: Path) -> None:
         certificate_files(Settings(tls_cert=tmp_path / "none.pem", tls_key=tmp_path / "k.pem"))
 
 
+def test_a_certificate_that_is_none_is_told_before_the_server_starts(tmp_path: Path) -> None:
+    chain, key = tmp_path / "chain.pem", tmp_path / "key.pem"
+    for path in (chain, key):
+        path.write_bytes(b"\0\xff")
+    with pytest.raises(ServeError, match="tls_cert"):
+        certificate_files(Settings(tls_cert=chain, tls_key=key))
+
+
 # -- in its own -----------------------------------------------------------------------------
 
 ENVIRON = {

@@ -218,3 +218,13 @@ def test_every_limit_is_a_setting() -> None:
     # Nobody can resume a session yet: there is no grace to be set.
     assert {entry.name for entry in fields(SessionLimits)} - {"grace"} <= set(SETTINGS)
     assert Settings().limits == SessionLimits()
+
+
+@pytest.mark.parametrize("origin", ["http://[", "example.org", "", "https://"])
+def test_an_origin_that_is_none_is_refused(origin: str) -> None:
+    with pytest.raises(SettingsError, match="allowed_origins"):
+        Settings(allowed_origins=(origin,))
+
+
+def test_origins_of_pages_and_of_extensions_are_taken() -> None:
+    Settings(allowed_origins=("*", "https://example.org", "chrome-extension://abc"))
