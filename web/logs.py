@@ -30,3 +30,6 @@ def quieten(level: str) -> None:
         "aiortc",
     ):
         logging.getLogger(name).setLevel(quiet)
+    # It warns of every malformed body of a client's, who is told of it in the answer.
+    parser = logging.DEBUG if level == "debug" else logging.ERROR
+    logging.getLogger("python_multipart").setLevel(parser)

@@ -5,6 +5,8 @@ import logging
 from collections.abc import Iterator
 
 import pytest
+from python_multipart.exceptions import MultipartParseError
+from python_multipart.multipart import MultipartParser
 
 from duologue.web import logs
 
@@ -48,4 +50,12 @@ def test_less_serious_messages_are_left_out(capsys: pytest.CaptureFixture[str]) 
     logging.getLogger("duologue.test").info("nothing")
     logs.configure("info", "text")
     logging.getLogger("uvicorn.error").info("chatter")
+    assert capsys.readouterr().err == ""
+
+
+def test_a_clients_malformed_body_is_not_worth_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure("info", "text")
+    parser = MultipartParser(b"edge")
+    with pytest.raises(MultipartParseError):
+        parser.write(b"not a multipart body")
     assert capsys.readouterr().err == ""
