@@ -154,8 +154,7 @@ class Fields:
         if isinstance(value, bool) or not isinstance(value, int):
             raise wrong_type(self.at(name), "integer", value)
         if not low <= value <= high:
-            bounds = f"from {low} to {high}" if high != MAX_INTEGER else f"at least {low}"
-            raise wrong_value(self.at(name), f"must be {bounds}.")
+            raise wrong_value(self.at(name), f"must be from {low} to {high}.")
         return value
 
     def required_integer(self, name: str, low: int, high: int = MAX_INTEGER) -> int:

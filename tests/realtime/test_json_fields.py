@@ -122,3 +122,9 @@ def test_a_value_is_kept_only_if_it_can_be_written_again() -> None:
     assert Fields({"v": nested(DEEPEST - 1)}).kept("v") == nested(DEEPEST - 1)
     assert failure(lambda: Fields({"v": nested(DEEPEST)}).kept("v"))[0] == "invalid_value"
     assert failure(lambda: Fields({"v": [2**63]}).kept("v"))[0] == "invalid_value"
+
+
+def test_a_number_that_is_too_large_is_told_how_large_it_may_be() -> None:
+    with pytest.raises(ProtocolError, match=f"must be from 1 to {MAX_INTEGER}") as caught:
+        Fields({"max_tokens": 2**60}).integer("max_tokens", 1)
+    assert caught.value.param == "max_tokens"
