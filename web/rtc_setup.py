@@ -11,6 +11,7 @@ from duologue.realtime.ice_agent import IceSettings
 from duologue.realtime.rtc_peer import PeerSettings
 from duologue.realtime.shared_port import SharedPort
 from duologue.realtime.video_receiver import CameraSettings
+from duologue.web.addresses import is_host
 from duologue.web.settings import Settings, SettingsError
 
 _EVERYWHERE: Final = ("0.0.0.0", "::", "")
@@ -74,6 +75,10 @@ def _server(name: str, uri: str | None) -> dict[str, Any] | None:
     wanted = name.partition("_")[0]
     if found["scheme"] not in (wanted, "turns" if wanted == "turn" else wanted):
         raise SettingsError(f"{name} must look like {wanted}:{wanted}.example.org:3478")
+    if not is_host(found["host"].removeprefix("[").removesuffix("]")):
+        raise SettingsError(f"{name}: there can't be a host {found['host']!r}")
+    if not 0 < found["port"] <= 65_535:
+        raise SettingsError(f"{name}: there is no port {found['port']}")
     if found.get("transport", "udp") not in ("udp", "tcp"):
         raise SettingsError(f"{name}: the transport must be udp or tcp")
     return found

@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
-from urllib.parse import urlsplit
 
 from duologue.sessions.session_config import SessionLimits, TurnPolicy
+from duologue.web.addresses import is_base_url, is_host, is_origin
 from duologue.web.duplex_settings import DuplexSettings
 from duologue.web.language_settings import LanguageSettings
 from duologue.web.setting import About, declare
@@ -220,8 +220,10 @@ class Settings:
             raise SettingsError("chat_url and chat_model belong together: one of them is missing")
         if self.chat_url is None and self.chat_key is not None:
             raise SettingsError("chat_key has no meaning without chat_url")
-        if self.chat_url is not None and not self.chat_url.startswith(("http://", "https://")):
-            raise SettingsError("chat_url must begin with http:// or https://")
+        if self.chat_url is not None and not is_base_url(self.chat_url):
+            raise SettingsError(
+                f"chat_url must be as http://127.0.0.1:11434/v1, not {self.chat_url!r}"
+            )
         if self.gateways > 1 and self.cluster is not None:
             raise SettingsError("gateways and cluster exclude each other")
         if (self.engine == "moshi") != (self.duplex.moshi is not None):
@@ -229,8 +231,13 @@ class Settings:
         if any(len(key) < 8 for key in self.api_keys):
             raise SettingsError("api_keys: a key needs at least 8 characters")
         for origin in self.allowed_origins:
-            if not _is_origin(origin):
+            if not is_origin(origin):
                 raise SettingsError(f"allowed_origins: {origin!r} is not as https://example.org")
+        for host in self.allowed_hosts:
+            if not is_host(host):
+                raise SettingsError(
+                    f"allowed_hosts: {host!r} is not a host's name, as example.org without a port"
+                )
 
     @property
     def tls(self) -> bool:
@@ -248,7 +255,7 @@ class Settings:
 
 
 _LIMIT_HELP: Final[Mapping[str, About]] = {
-    name: About(text, _LIMITS, low)
+    name: About(text, _LIMITS, low, 1 if name == "turn_threshold" else None)
     for name, text, low in [
         (
             "audio_lead",
@@ -385,14 +392,6 @@ def _kind_name(setting: _Setting) -> str:
         tuple[str, ...]: "a list of strings",
     }
     return names.get(setting.kind, "a string")
-
-
-def _is_origin(text: str) -> bool:
-    try:
-        parts = urlsplit(text)
-        return text in ("*", "null") or bool(parts.scheme and parts.hostname)
-    except ValueError:
-        return False
 
 
 def _checked(setting: _Setting, value: object, source: str) -> object:

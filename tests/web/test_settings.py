@@ -171,6 +171,7 @@ def test_a_wrong_flag_is_named(capsys: pytest.CaptureFixture[str]) -> None:
         "--chat-key k",
         "--chat-url localhost:11434 --chat-model m",
         "--api-keys short",
+        "--turn-threshold 5",
     ],
 )
 def test_settings_that_do_not_go_together_are_refused(flags: str) -> None:
@@ -228,3 +229,20 @@ def test_an_origin_that_is_none_is_refused(origin: str) -> None:
 
 def test_origins_of_pages_and_of_extensions_are_taken() -> None:
     Settings(allowed_origins=("*", "https://example.org", "chrome-extension://abc"))
+
+
+@pytest.mark.parametrize("url", ["http://[", "http://a:xx", "http://a:99999", "http://", "ftp://a"])
+def test_a_chat_endpoint_that_can_not_be_is_refused(url: str) -> None:
+    with pytest.raises(SettingsError, match="chat_url"):
+        Settings(chat_url=url, chat_model="m")
+
+
+@pytest.mark.parametrize("host", ["[", "example.org:443", "https://example.org", "*", "", "a b"])
+def test_a_host_that_no_request_can_name_is_refused(host: str) -> None:
+    with pytest.raises(SettingsError, match="allowed_hosts"):
+        Settings(allowed_hosts=(host,))
+
+
+def test_names_and_addresses_of_hosts_are_taken() -> None:
+    Settings(allowed_hosts=("example.org", "Voice", "192.0.2.7", "2001:db8::1"))
+    Settings(chat_url="http://[::1]:11434/v1", chat_model="m")
