@@ -122,7 +122,7 @@ def _llama(settings: Settings) -> LlamaStage:
 
 def _vllm(settings: Settings) -> VllmStage:
     language = settings.language
-    path = Path(settings.llm or "").expanduser()
+    path = _folder(settings.llm or "")
     own = VllmStage(path=str(path), name=path.resolve().name)
     return VllmStage(
         path=own.path,
@@ -150,9 +150,8 @@ def _vllm(settings: Settings) -> VllmStage:
 def _transformers(settings: Settings) -> TransformersStage:
     language = settings.language
     text = settings.llm or ""
-    path = Path(text).expanduser()
-    if not path.is_dir():
-        path = _gguf(text, settings)
+    folder = Path(text).expanduser().is_dir()
+    path = _folder(text) if folder else _gguf(text, settings)
     name = path.stem if path.is_file() else path.resolve().name
     own = TransformersStage(path=str(path), name=name)
     return TransformersStage(
@@ -182,6 +181,13 @@ def _template(settings: Settings) -> str:
 
 def _or(given: float | None, own: float) -> float:
     return own if given is None else given
+
+
+def _folder(text: str) -> Path:
+    path = Path(text).expanduser()
+    if not (path / "config.json").is_file():
+        raise SettingsError(f"llm: the folder {path} has no config.json")
+    return path
 
 
 def _gguf(text: str, settings: Settings) -> Path:

@@ -121,6 +121,7 @@ def test_vllms_stage_has_what_was_set(installed: set[str], tmp_path: Path) -> No
     template.write_text("{{ messages }}")
     folder = tmp_path / "some-model"
     folder.mkdir()
+    (folder / "config.json").touch()
     stage = language_config(
         settings(
             folder,
@@ -149,8 +150,17 @@ def test_vllms_stage_has_what_was_set(installed: set[str], tmp_path: Path) -> No
 
 
 def test_a_template_that_is_not_there_is_named(installed: set[str], tmp_path: Path) -> None:
+    (tmp_path / "config.json").touch()
     with pytest.raises(SettingsError, match="llm_chat_template"):
         language_config(settings(tmp_path, llm_chat_template=tmp_path / "none"))
+
+
+@pytest.mark.parametrize("engine", ["vllm", "transformers"])
+def test_a_folder_without_a_model_is_named(
+    installed: set[str], tmp_path: Path, engine: str
+) -> None:
+    with pytest.raises(SettingsError, match=r"llm: the folder .* has no config\.json"):
+        language_config(settings(tmp_path, llm_engine=engine))
 
 
 def test_large_models_have_more_time_to_start(installed: set[str], tmp_path: Path) -> None:
