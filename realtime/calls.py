@@ -95,14 +95,26 @@ class Calls:
 
     def peer(self, choice: Choice, listener: PeerListener) -> RtcPeer:
         """A connection for an offer; whoever asks for it takes it down."""
-        return RtcPeer(choice, self._settings, self._certificates, self.pacer, listener)
+        return RtcPeer(
+            choice,
+            self._settings,
+            self._certificates,
+            self.pacer,
+            listener,
+            self._threads,
+            self.reception,
+        )
 
     def find(self, call_id: str) -> Call | None:
         return self._calls.get(call_id)
 
+    @property
+    def sees(self) -> bool:
+        """Whether somebody looks at a caller's camera."""
+        return self._registry.sees and self._settings.camera.rate > 0
+
     def _choose(self, offer: Offer) -> Choice:
-        sees = self._registry.sees and self._settings.camera.rate > 0
-        return choose(offer, sees=sees, shows=self._registry.shows)
+        return choose(offer, sees=self.sees, shows=self._registry.shows)
 
     async def accept(self, sdp: str, config: SessionConfig, now_epoch: int) -> tuple[Call, str]:
         """Answer an offer: the call, which connects from now on by itself, and the answer's SDP.
@@ -138,15 +150,7 @@ class Calls:
             conversation.see,
             plays_out=choice.audio is not None and choice.audio.sends,
         )
-        peer = RtcPeer(
-            choice,
-            self._settings,
-            self._certificates,
-            self.pacer,
-            transport,
-            self._threads,
-            self.reception,
-        )
+        peer = self.peer(choice, transport)
         try:
             answer = write_answer(offer, choice, await peer.gather())
         except BaseException:

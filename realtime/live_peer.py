@@ -70,8 +70,10 @@ class LivePeer:
     # -- the peer's side --------------------------------------------------------------------
 
     async def connect(self, peer: RtcPeer) -> None:
-        """Connect; the session ends when this does not come about."""
+        """Connect and stay until cancelled; the session ends when this does not come about."""
         self._connected = await self._events.connect(peer)
+        if self._connected:
+            await peer.work()
 
     def peer_said(self, message: str | bytes) -> None:
         self._events.take(message)

@@ -393,7 +393,7 @@ class LiveSessions:
         """
         assert self._tasks is not None
         offer = parse_offer(sdp)
-        choice = choose(offer)
+        choice = choose(offer, sees=self._peers.sees)
         encoder = LiveEncoder("channel", "media", config.channel)
         decoder = LiveDecoder("channel", config, rules=config.channel)
         link = LivePeer(encoder, decoder)

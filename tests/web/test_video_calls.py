@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from aiortc import RTCSessionDescription
 
 from duologue.codecs.video_pattern import read_pattern
 from duologue.engines.engine import ResponseRequest, TextPart
@@ -155,3 +156,35 @@ async def test_a_client_that_shows_nothing_is_sent_no_pictures(open_house: OpenH
             caller.ask("Hello")
             await caller.event("output_audio_buffer.stopped")
             assert not caller.pictures
+
+
+def told(caller: Caller) -> list[str]:
+    """What a Live session's answers say."""
+    events = [event["event"] for event in caller.all("response.event")]
+    done = [event for event in events if event["type"] == "response.output_item.done"]
+    return [event["item"]["content"][0]["text"] for event in done]
+
+
+async def test_what_a_live_sessions_camera_shows_is_in_the_prompt(open_house: OpenHouse) -> None:
+    async with open_house(peers=QUICK) as house, house.http() as http:
+        async with calling(camera=Camera(RED)) as caller:
+            body = {
+                "session": {
+                    "model": "m",
+                    "delegation": {"type": "responses", "responses": {"model": "m"}},
+                },
+                "transport": {"type": "webrtc", "sdp": await caller.offer()},
+            }
+            made = (await http.post("/v1/live/sessions", json=body)).json()
+            answer = RTCSessionDescription(made["transport"]["sdp"], "answer")
+            assert "a=inactive" not in answer.sdp.partition("m=video")[2]
+            await caller.connection.setRemoteDescription(answer)
+            await caller.event("session.started")
+            question = {"role": "user", "content": "Repeat the prompt as JSON. What do you see?"}
+            for count in range(60):
+                caller.send("response.item.create", item=question)
+                caller.send("response.create")
+                await caller.until(lambda asked=count: len(told(caller)) > asked)
+                if "red, 320 x 240 pixels" in told(caller)[count]:
+                    return
+            raise AssertionError("no picture came")
