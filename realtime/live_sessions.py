@@ -360,11 +360,6 @@ class LiveSessions:
         while len(self._recordings) > MOST_RECORDINGS:
             self._recordings.popitem(last=False)
 
-    def abandon(self, call: LiveCall) -> None:
-        """It can't be held after all."""
-        self._drop(call)
-        call.fail()
-
     def close_all(self) -> None:
         """The server stops: those that the registry does not know of are told so."""
         for call in list(self._calls.values()):
