@@ -2,6 +2,7 @@
 
 import itertools
 import secrets
+from collections.abc import Callable
 from typing import Final
 
 import anyio
@@ -18,21 +19,49 @@ from duologue.engines.duplex import (
     ResetDuplex,
 )
 from duologue.engines.engine import EngineLost
-from duologue.realtime.moshi_wire import HANDSHAKE, MoshiReader, MoshiWriter
+from duologue.realtime.moshi_wire import (
+    CONTROL,
+    HANDSHAKE,
+    MOST_AHEAD,
+    Lead,
+    MoshiReader,
+    MoshiWriter,
+)
+from duologue.realtime.websocket import EventBucket
 
 INVALID: Final = 1007
 SLOW: Final = 1008
+HASTY: Final = 1008
 LOST: Final = 1011
 STALL_SECONDS: Final = 10.0
 """A client that takes nothing for this long is cut off."""
+MESSAGES: Final = (500.0, 1000.0)
+"""Messages of a client that are read: sustained a second, and at once. Others wait unread."""
+CONTROLS: Final = (5.0, 20.0)
+"""As ``MESSAGES``, of those that pause or restart the model."""
+
+
+class _TooFarAhead(Exception):
+    """More sound came than anybody can have said by now."""
 
 
 class MoshiChat:
     """One client, its socket accepted, and its session, begun. Neither is closed here."""
 
-    def __init__(self, websocket: WebSocket, stream: DuplexStream, spec: DuplexSpec) -> None:
+    def __init__(
+        self,
+        websocket: WebSocket,
+        stream: DuplexStream,
+        spec: DuplexSpec,
+        now: Callable[[], float] = anyio.current_time,
+    ) -> None:
         self._websocket = websocket
         self._stream = stream
+        self._now = now
+        self._frame_seconds = spec.frame_samples / spec.sample_rate
+        self._lead = Lead(now())
+        self._messages = EventBucket(*MESSAGES, now())
+        self._controls = EventBucket(*CONTROLS, now())
         self._reader = MoshiReader(spec)
         self._writer = MoshiWriter(spec, secrets.randbits(32))
         self._sequences = itertools.count()
@@ -52,14 +81,26 @@ class MoshiChat:
                 message = await self._websocket.receive()
                 if message["type"] == "websocket.disconnect":
                     break
-                self._hear(message.get("bytes") or b"")
+                data = message.get("bytes") or b""
+                await self._hold_back(data)
+                self._hear(data)
         except MalformedDataError as error:
             self._farewell = (INVALID, str(error))
+        except _TooFarAhead:
+            self._farewell = (HASTY, f"sound more than {MOST_AHEAD:g} s ahead of real time")
         except EngineLost:
             self._farewell = (LOST, "the model was lost")
         except WebSocketDisconnect:
             pass
         scope.cancel()
+
+    async def _hold_back(self, message: bytes) -> None:
+        """Read a client that sends too often as fast as it may send."""
+        wait, _ = self._messages.take(self._now())
+        if message[:1] == bytes([CONTROL]):
+            wait = max(wait, self._controls.take(self._now())[0])
+        if wait > 0:
+            await anyio.sleep(wait)
 
     def _hear(self, message: bytes) -> None:
         for part in self._reader.feed(message):
@@ -69,6 +110,8 @@ class MoshiChat:
                 case "restart":
                     self._stream.send(ResetDuplex(session=""))
                 case bytes():
+                    if self._lead.add(self._frame_seconds, self._now()) > MOST_AHEAD:
+                        raise _TooFarAhead
                     frame = FrameHeard(session="", sequence=next(self._sequences), pcm=part)
                     self._stream.send(frame)
 

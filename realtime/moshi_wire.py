@@ -30,8 +30,24 @@ MOST_SECONDS: Final = 10.0
 """Sound in one message; a client that sends more at once is not talking."""
 LONGEST_SOUND: Final = 256 * 1024
 """Bytes in one message; as much sound takes a quarter of that."""
+MOST_AHEAD: Final = 20.0
+"""Seconds that a client's sound may be ahead of real time."""
 
 Control = Literal["pause", "restart"]
+
+
+class Lead:
+    """How far a client's sound is ahead of real time; pure."""
+
+    def __init__(self, now: float) -> None:
+        self._ahead = 0.0
+        self._then = now
+
+    def add(self, seconds: float, now: float) -> float:
+        """Seconds that it is ahead with so much more."""
+        self._ahead = max(0.0, self._ahead - (now - self._then)) + seconds
+        self._then = now
+        return self._ahead
 
 
 class MoshiReader:
