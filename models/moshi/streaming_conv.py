@@ -107,7 +107,8 @@ class StreamingConvTranspose1d(nn.Module):
 
     def _transposed(self, x: Tensor) -> Tensor:
         convtr = self.convtr
-        if convtr.groups != convtr.in_channels or x.shape[-1] > 1:
+        depthwise = convtr.groups == convtr.in_channels == convtr.out_channels
+        if not depthwise or x.shape[-1] > 1:
             return convtr(x)
         # One step of each channel by itself: a product, for which there are faster kernels.
         y = x * convtr.weight[:, 0]

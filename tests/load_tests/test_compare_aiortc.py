@@ -6,7 +6,7 @@ from aiortc import rtp
 from av import AudioFrame
 
 from duologue.codecs.opus import OpusDecoder
-from load_tests.compare_aiortc import Call, Trial, prepare, row, voiced
+from load_tests.compare_aiortc import WAYS as COMPARED, Call, Trial, prepare, row, voiced
 from load_tests.echo_server import WAYS, audio_level
 from load_tests.recordings import RATE
 
@@ -61,5 +61,5 @@ def test_one_late_or_missing_packet_in_a_thousand_is_the_machines() -> None:
     assert "nan" in row("duologue", trial(0, 0))
 
 
-def test_each_way_has_a_name() -> None:
-    assert list(WAYS) == ["aiortc", "aiortc_fixed", "duologue", "duologue_full"]
+def test_each_way_that_is_compared_can_be_run() -> None:
+    assert set(COMPARED) <= set(WAYS)
