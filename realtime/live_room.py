@@ -88,8 +88,13 @@ class LiveRoom:
             self.close("remote_hangup" if closed.clean else "connection_lost")
 
     async def observe(self, observer: LiveLink) -> None:
-        """Let another client take part until it goes or the session is closed."""
+        """Let another client take part until it goes or the session is closed.
+
+        One that comes too late is told of the beginning and of the end.
+        """
         if self.session.closed is not None:
+            observer.send(Started(self.session.config))
+            observer.send(self.session.closed)
             return
         if len(self._observers) >= MOST_OBSERVERS:
             await observer.aclose(1013, "as many observe this session as may")

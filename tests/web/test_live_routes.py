@@ -19,6 +19,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from duologue.engines.duplex_script import DuplexScriptOptions, create_backend
 from duologue.engines.pulse import Pulse
 from duologue.engines.script import Clause, Reply
+from duologue.realtime.live_room import LiveRoom
 from duologue.realtime.websocket import SocketLimits
 from duologue.web.settings import Settings
 from tests.caller import Loud, calling
@@ -177,6 +178,32 @@ async def test_without_a_key_the_socket_is_not_even_opened(
             async with house.connect(path, additional_headers=headers):
                 pass
         assert caught.value.response.status_code == 403
+
+
+async def test_who_comes_beside_a_session_that_closes_is_told_of_its_end(
+    open_house: OpenHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closing = anyio.Event()
+    aclose = LiveRoom.aclose
+
+    async def linger(room: LiveRoom, code: int, reason: str) -> None:
+        await closing.wait()
+        await aclose(room, code, reason)
+
+    monkeypatch.setattr(LiveRoom, "aclose", linger)
+    async with open_house() as house, client(house) as live:
+        session_id = await live.start()
+        await live.send("session.close")
+        await live.until("session.closed")
+        try:
+            async with client(house, f"{PATH}/{session_id}/attach") as late:
+                with anyio.fail_after(10):
+                    assert (await late.until("session.started"))["session"]["id"] == session_id
+                    assert (await late.until("session.closed"))["reason"] == "close_requested"
+                closing.set()
+                assert await late.close_code() == 1000
+        finally:
+            closing.set()
 
 
 @pytest.mark.parametrize("what", ["attach", "fork"])
