@@ -8,7 +8,7 @@ import fractions
 import logging
 from collections import deque
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -229,6 +229,11 @@ class RtcClient(Client):
         return []
 
 
+async def _hang_up(http: httpx.AsyncClient, call_id: str) -> None:
+    with anyio.CancelScope(shield=True), suppress(httpx.HTTPError):
+        await http.post(f"/v1/realtime/calls/{call_id}/hangup")
+
+
 @asynccontextmanager
 async def open_call(
     url: str,
@@ -268,6 +273,8 @@ async def open_call(
                 raise ClientError(f"refused: {response.text}")
             client.call_id = response.headers["Location"].rsplit("/", 1)[1]
             answer = response.text if relay is None else relay.into(response.text)
+            # A bad network may lose the end of a call, and its place would be taken for long.
+            stack.push_async_callback(_hang_up, http, client.call_id)
             async with anyio.create_task_group() as tasks:
                 with anyio.move_on_after(seconds):
                     await client.answer(answer)
