@@ -41,6 +41,8 @@ MOST_KEPT: Final = 900
 MOST_KEPT_BYTES: Final = 4 * 1024 * 1024
 MOST_SHARE: Final = 0.3
 """Of one core, for decoding everything of one camera; beyond, key pictures alone are."""
+MOST_OWED: Final = 0.5
+"""Processor's seconds above that share which do not count yet: a decoder that begins is slow."""
 LEAST_BIT_RATE: Final = 100_000
 _LOSSY, _CLEAN = 26, 5
 """Of 256: loss from which the bit rate goes down (10 %), and below which it goes up (2 %)."""
@@ -90,6 +92,16 @@ class _Source:
         self.kept_bytes = 0
         self.keys_only = False
         self.malformed = 0
+        self._owed = 0.0
+        self._paid = -math.inf
+
+    def costs(self, spent: float, now: float) -> None:
+        """Decoding took ``spent`` processor's seconds: a bucket that leaks at the share allowed."""
+        self._owed = spent + max(0.0, self._owed - MOST_SHARE * (now - self._paid))
+        self._paid = now
+        if self._owed > MOST_OWED:
+            self.keys_only = True
+            self.breaks()
 
     def keep(self, picture: CodedPicture) -> None:
         """Bounded: a new key picture replaces all; without one, what is too much breaks it off."""
@@ -221,9 +233,8 @@ class VideoReceiver(MediaTarget):
             source.malformed += 1
             source.breaks()
             return
-        if spent > MOST_SHARE / self._settings.rate:
-            source.keys_only = True
-            source.breaks()
+        if not source.keys_only:
+            source.costs(spent, self._clock.now())
         if jpeg is not None and self._started and source is self._source:
             self._on = True
             self._pictures += 1

@@ -34,6 +34,8 @@ from duologue.realtime.sdp_video import VideoChoice
 from duologue.realtime.video_receiver import (
     BURST,
     LEAST_BIT_RATE,
+    MOST_OWED,
+    MOST_SHARE,
     OFF_SECONDS,
     CameraSettings,
     VideoReceiver,
@@ -315,7 +317,7 @@ async def test_coded_pictures_that_wait_are_bounded(monkeypatch: pytest.MonkeyPa
 async def test_where_decoding_is_too_dear_key_pictures_alone_are_decoded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(video_receiver, "MOST_SHARE", 0.0)
+    monkeypatch.setattr(video_receiver, "MOST_OWED", 0.0)
     async with looking(rate=2) as line:
         camera = Camera()
         await line.film(camera, 20)
@@ -326,6 +328,16 @@ async def test_where_decoding_is_too_dear_key_pictures_alone_are_decoded(
         await line.film(camera, 3)
         assert line.receiver.stats.decoded == 2
         assert line.numbers == [0, 20]
+
+
+def test_one_dear_picture_is_forgiven_and_too_many_are_not() -> None:
+    source = video_receiver._Source(1, "VP8")
+    for second in range(100):
+        source.costs(MOST_OWED, float(second * 2))
+    assert not source.keys_only
+    for second in range(100):
+        source.costs(1.1 * MOST_SHARE, 300.0 + second)
+    assert source.keys_only
 
 
 async def test_the_client_is_told_what_came_and_how_much_it_may_send() -> None:
