@@ -47,6 +47,9 @@ class Call:
     peer: RtcPeer
     over: anyio.Event
 
+    def fail(self) -> None:
+        self.conversation.close(1011, "the session failed")
+
 
 class Calls:
     """Enter it to run; leaving it ends every call."""
@@ -170,7 +173,7 @@ class Calls:
                 tasks.cancel_scope.cancel()
         except Exception:
             logger.exception("call %s failed", call.id)
-            call.conversation.close(1011, "the session failed")
+            call.fail()
         finally:
             del self._calls[call.id]
             with anyio.CancelScope(shield=True):
@@ -186,21 +189,23 @@ class Calls:
         offer = parse_offer(sdp)
         choice = self._choose(offer)
         answer = write_answer(offer, choice, await call.peer.renew(choice))
-        self._tasks.start_soon(self._reconnect, call)
+        self._tasks.start_soon(reconnect, call.id, call.peer, call.fail)
         return answer
-
-    async def _reconnect(self, call: Call) -> None:
-        try:
-            await call.peer.reconnect()
-        except PeerFailed as error:
-            # The way that there was may still do; else the session is let go of in its time.
-            logger.info("call %s: %s", call.id, error)
-        except Exception:
-            logger.exception("call %s failed", call.id)
-            call.conversation.close(1011, "the session failed")
 
     async def hang_up(self, call: Call) -> None:
         """End a call, and wait for its end within a bound."""
         call.conversation.close(1000, HUNG_UP)
         with anyio.move_on_after(2 * self._settings.farewell_seconds):
             await call.over.wait()
+
+
+async def reconnect(call_id: str, peer: RtcPeer, fail: Callable[[], None]) -> None:
+    """Go over to the way that a call's later offer has; ``fail`` ends its session."""
+    try:
+        await peer.reconnect()
+    except PeerFailed as error:
+        # The way that there was may still do; else the session is let go of in its time.
+        logger.info("call %s: %s", call_id, error)
+    except Exception:
+        logger.exception("call %s failed", call_id)
+        fail()

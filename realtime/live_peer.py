@@ -5,7 +5,11 @@ is what is heard over a WebSocket. What a caller sends beyond a bound, or too fa
 """
 
 import logging
+import math
 from collections.abc import Callable
+from typing import Final
+
+import anyio
 
 from duologue.codecs.media import Int16Samples, RingFullError
 from duologue.codecs.pcm import bytes_from_int16, int16_from_bytes
@@ -13,6 +17,9 @@ from duologue.realtime.channel_events import ChannelEvents, RtcLimits, too_large
 from duologue.realtime.live_wire import LiveDecoder, LiveEncoder
 from duologue.realtime.rtc_peer import RtcPeer
 from duologue.sessions.live_events import Command, LiveError, LiveEvent, OutputAudio, Refused
+
+AWAY_SECONDS: Final = 30.0
+"""How long a caller that is not heard of is waited for; as for Realtime's calls."""
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +41,8 @@ class LivePeer:
             limits or RtcLimits(), lambda text: self.decoder.decode(text), Refused
         )
         self._connected = False
+        self._away = False
+        self._moved = anyio.Event()
 
     # -- the session's side -----------------------------------------------------------------
 
@@ -75,6 +84,19 @@ class LivePeer:
         if self._connected:
             await peer.work()
 
+    async def watch(self, away_seconds: float = AWAY_SECONDS) -> None:
+        """End the session of a caller that is lost and does not come back, until cancelled.
+
+        The session goes on meanwhile: what is said is said to nobody, what is heard is silence.
+        """
+        while True:
+            moved = self._moved
+            with anyio.move_on_after(away_seconds if self._away else math.inf):
+                await moved.wait()
+                continue
+            self._end(clean=False)
+            return
+
     def peer_said(self, message: str | bytes) -> None:
         self._events.take(message)
 
@@ -93,13 +115,19 @@ class LivePeer:
             self.see(jpeg)
 
     def peer_lost(self) -> None:
-        self._end(clean=False)
+        self._move(away=True)
 
     def peer_back(self) -> None:
-        """There is no later offer for a Live session."""
+        self._move(away=False)
 
     def peer_gone(self) -> None:
         self._end(clean=True)
+
+    def _move(self, *, away: bool) -> None:
+        if away != self._away:
+            self._away = away
+            self._moved.set()
+            self._moved = anyio.Event()
 
     def _end(self, clean: bool) -> None:
         """The session is told at its next :meth:`receive`."""

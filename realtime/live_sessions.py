@@ -19,7 +19,7 @@ from duologue.engines.duplex_stream import DuplexPlaces, DuplexRefused, RemoteDu
 from duologue.engines.engine import EngineLost, EngineSpec, EngineUnavailable
 from duologue.engines.scribes import Scribes
 from duologue.models.silero_vad import SileroVad
-from duologue.realtime.calls import Calls
+from duologue.realtime.calls import Calls, reconnect
 from duologue.realtime.duplex_driver import LiveDuplex
 from duologue.realtime.live_peer import LivePeer
 from duologue.realtime.live_room import LiveLink, LiveRoom
@@ -86,6 +86,8 @@ class LiveCall:
     fail: Callable[[], None]
     past: Callable[[], Past]
     see: Callable[[bytes | None], None] = lambda jpeg: None
+    peer: RtcPeer | None = None
+    """Of a session over WebRTC."""
     over: anyio.Event = field(default_factory=anyio.Event)
     counted: bool = False
     """Here, in the headcount; the others are, as the registry's sessions."""
@@ -403,14 +405,31 @@ class LiveSessions:
         encoder.begin(call.id, now_epoch + round(self.expires_in(call)), HEARD)
         link.hear = call.room.hear
         link.see = call.see
+        call.peer = peer
         self._tasks.start_soon(self._hold_peer, call, link, peer)
         return call, answer
 
     async def _hold_peer(self, call: LiveCall, link: LivePeer, peer: RtcPeer) -> None:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(link.connect, peer)
+            tasks.start_soon(link.watch)
             await self.hold(call)
             tasks.cancel_scope.cancel()
+
+    async def renew(self, call: LiveCall, sdp: str) -> str:
+        """Answer a later offer of a session over WebRTC: an ICE restart, or the offer before.
+
+        Raises ProtocolError for any other, and OSError when there is no port.
+        """
+        assert self._tasks is not None
+        if call.peer is None:
+            message = "The session is not over WebRTC: there is no connection to make anew."
+            raise ProtocolError("invalid_event_for_transport", message)
+        offer = parse_offer(sdp)
+        choice = choose(offer, sees=self._peers.sees)
+        answer = write_answer(offer, choice, await call.peer.renew(choice))
+        self._tasks.start_soon(reconnect, call.id, call.peer, call.fail)
+        return answer
 
 
 def history_of(conversation: Conversation) -> tuple[Item, ...]:

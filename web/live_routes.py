@@ -215,11 +215,7 @@ async def _answer(request: Request, service: Service, past: Past | None) -> Resp
     try:
         body = _object(await read_body(request, LARGEST_BODY))
         body.only("session", "transport")
-        transport = body.required_object("transport")
-        transport.only("type", "sdp")
-        if transport.choice("type", ("webrtc",)) is None:
-            raise missing(transport.at("type"))
-        sdp = transport.required_string("sdp")
+        sdp = _offered(body)
         if past is None:
             config = decode_live_config(body.required_object("session"), "media")
         else:
@@ -234,8 +230,35 @@ async def _answer(request: Request, service: Service, past: Past | None) -> Resp
     except OSError as error:
         return no_port(service, error)
     service.metrics.opened()
-    told = {"session": {"id": call.id}, "transport": {"type": "webrtc", "sdp": answer}}
-    return json_response(msgspec.json.encode(told), 201)
+    return _answered(call, answer, 201)
+
+
+async def renew(request: Request, service: Service) -> Response:
+    """Answer a later offer of a session over WebRTC: an ICE restart."""
+    call = service.live.find(request.path_params["session_id"])
+    if call is None:
+        return _no_session()
+    try:
+        body = _object(await read_body(request, LARGEST_BODY))
+        body.only("transport")
+        return _answered(call, await service.live.renew(call, _offered(body)), 200)
+    except ProtocolError as error:
+        return misread(error)
+    except OSError as error:
+        return no_port(service, error)
+
+
+def _offered(body: Fields) -> str:
+    transport = body.required_object("transport")
+    transport.only("type", "sdp")
+    if transport.choice("type", ("webrtc",)) is None:
+        raise missing(transport.at("type"))
+    return transport.required_string("sdp")
+
+
+def _answered(call: LiveCall, sdp: str, status: int) -> Response:
+    told = {"session": {"id": call.id}, "transport": {"type": "webrtc", "sdp": sdp}}
+    return json_response(msgspec.json.encode(told), status)
 
 
 def _object(body: bytes) -> Fields:
@@ -290,6 +313,7 @@ def live_routes(path: str) -> list[BaseRoute]:
     return [
         WebSocketRoute(path, _socket(start)),
         Route(path, guarded(create), methods=["POST"]),
+        Route(one, guarded(renew), methods=["POST"]),
         WebSocketRoute(f"{one}/attach", _socket(attach, **trusted)),
         WebSocketRoute(f"{one}/fork", _socket(fork, **trusted)),
         Route(f"{one}/fork", guarded(fork_call, **trusted), methods=["POST"]),

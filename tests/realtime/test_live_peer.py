@@ -2,6 +2,7 @@
 
 import json
 
+import anyio
 import numpy as np
 import pytest
 
@@ -10,7 +11,7 @@ from duologue.realtime.live_peer import LivePeer
 from duologue.realtime.live_wire import LiveDecoder, LiveEncoder
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.live_config import LiveConfig
-from duologue.sessions.live_events import LiveError, OutputAudio
+from duologue.sessions.live_events import Close, LiveError, OutputAudio
 from duologue.sessions.ports import TransportClosed
 from tests.realtime.stand_in_peer import Peer
 
@@ -89,3 +90,34 @@ async def test_a_connection_that_does_not_come_about_ends_the_session():
     with pytest.raises(TransportClosed) as caught:
         await call.receive()
     assert not caught.value.clean
+
+
+async def test_a_caller_that_is_lost_is_waited_for_and_then_let_go():
+    call = link()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(call.watch)
+        call.peer_lost()
+        await anyio.wait_all_tasks_blocked()
+        call.peer_said(CLOSE)
+        assert isinstance(await call.receive(), Close)
+        tasks.cancel_scope.cancel()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(call.watch, 0.0)
+        with pytest.raises(TransportClosed) as caught:
+            await call.receive()
+        assert not caught.value.clean
+
+
+async def test_a_caller_that_comes_back_stays():
+    call = link()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(call.watch, 0.0)
+        await anyio.wait_all_tasks_blocked()
+        call.peer_lost()
+        call.peer_back()
+        await anyio.wait_all_tasks_blocked()
+        call.peer_said(CLOSE)
+        assert isinstance(await call.receive(), Close)
+        call.peer_lost()
+        with pytest.raises(TransportClosed):
+            await call.receive()

@@ -277,6 +277,43 @@ async def test_a_caller_talks_over_webrtc_and_hears_the_answer(open_house: OpenH
         await emptied(house)
 
 
+async def test_a_later_offer_of_a_call_is_answered_and_that_of_somebody_else_is_not(
+    open_house: OpenHouse,
+) -> None:
+    def credentials(sdp: str) -> list[str]:
+        return [line for line in sdp.splitlines() if line.startswith("a=ice-")]
+
+    async with (
+        open_house() as house,
+        house.http() as http,
+        calling() as caller,
+        calling() as other,
+        client(house) as live,
+    ):
+        body: dict[str, Any] = {"transport": {"type": "webrtc", "sdp": await caller.offer()}}
+        made = (await http.post(PATH, json=body | {"session": {"model": "m"}})).json()
+        await caller.connection.setRemoteDescription(
+            RTCSessionDescription(made["transport"]["sdp"], "answer")
+        )
+        await caller.event("session.started")
+        place = f"{PATH}/{made['session']['id']}"
+        again = await http.post(place, json=body)
+        assert (again.status_code, again.json()["session"]) == (200, made["session"])
+        before, after = made["transport"]["sdp"], again.json()["transport"]["sdp"]
+        assert credentials(after) == credentials(before)
+        body["session"] = {"model": "m"}
+        error = (await http.post(place, json=body)).json()["error"]
+        assert (error["code"], error["param"]) == ("unknown_parameter", "session")
+        body = {"transport": {"type": "webrtc", "sdp": await other.offer()}}
+        refused = await http.post(place, json=body)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (400, "invalid_sdp")
+        absent = await http.post(f"{place}x", json=body)
+        assert (absent.status_code, absent.json()["error"]["code"]) == (404, "session_not_found")
+        refused = await http.post(f"{PATH}/{await live.start()}", json=body)
+        code = refused.json()["error"]["code"]
+        assert (refused.status_code, code) == (400, "invalid_event_for_transport")
+
+
 async def test_a_frame_locked_model_is_heard_forked_and_let_go(open_house: OpenHouse) -> None:
     backend = create_backend(msgspec.msgpack.encode(DuplexScriptOptions()), Pulse())
     async with open_house(backend=backend) as house, client(house) as live:

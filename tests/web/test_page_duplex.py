@@ -83,6 +83,23 @@ def test_people_speak_are_answered_and_speak_over_the_answer(
     page.is_well()
 
 
+def test_a_call_goes_on_in_the_same_session_when_the_network_has_changed(visit: Visiting) -> None:
+    page = visit(line="auto")
+    page.page.click("#talk")
+    page.until("d.state.kind === 'webrtc' && d.state.activity === 'Listening'")
+    before = page.page.evaluate("window.calls[0].remoteDescription.sdp")
+    page.page.evaluate("window.dispatchEvent(new Event('online'))")
+    renewed = "window.calls[0].remoteDescription.sdp !== before && "
+    page.page.wait_for_function(
+        f"(before) => {renewed} window.calls[0].connectionState === 'connected'", arg=before
+    )
+    page.say()
+    page.until(SPOKEN.format("assistant", 1))
+    assert page.read("d.counters.sessions") == 1
+    assert page.page.evaluate("window.calls.length") == 1
+    page.is_well()
+
+
 def test_the_same_conversation_goes_on_in_turns_and_in_full_duplex_again(visit: Visiting) -> None:
     page = visit(line="websocket")
     page.type("Good day.")

@@ -27,25 +27,38 @@ export class Live extends Wire {
   }
 }
 
-/** The offer of a Live session; it has no later one. */
+/** The offers of a Live session, as those of RealtimeSignals. */
 export class LiveSignals {
-  canRenew = false;
   #page;
-  #key;
+  #headers;
   #session;
+  #place = null;
 
   constructor({ page, key, session }) {
     this.#page = page;
-    this.#key = key;
+    this.#headers = { "Content-Type": "application/json" };
+    if (key) this.#headers.Authorization = `Bearer ${key}`;
     this.#session = session;
   }
 
   async offer(sdp) {
-    const headers = { "Content-Type": "application/json" };
-    if (this.#key) headers.Authorization = `Bearer ${this.#key}`;
-    const body = JSON.stringify({ session: this.#session, transport: { type: "webrtc", sdp } });
     const url = new URL("v1/live/sessions", this.#page);
-    const response = await answerOf(await fetch(url, { method: "POST", headers, body }));
-    return (await response.json()).transport.sdp;
+    const { session, transport } = await this.#post(url, { session: this.#session }, sdp);
+    this.#place = new URL(`v1/live/sessions/${session.id}`, this.#page);
+    return transport.sdp;
+  }
+
+  get canRenew() {
+    return this.#place !== null;
+  }
+
+  async renew(sdp) {
+    return (await this.#post(this.#place, {}, sdp)).transport.sdp;
+  }
+
+  async #post(url, fields, sdp) {
+    const body = JSON.stringify({ ...fields, transport: { type: "webrtc", sdp } });
+    const request = { method: "POST", headers: this.#headers, body };
+    return (await answerOf(await fetch(url, request))).json();
   }
 }
