@@ -14,6 +14,9 @@ _LENGTH = struct.Struct(">I")
 _HEADER = struct.Struct(">IBI")
 _ARRAY32 = 0xDD
 _SEAL_BYTES = 256 * 1024
+_KEPT_BYTES = 4 * 2**20
+"""What a message was encoded into is used again up to this size: fresh memory costs far more than
+the copy of what is in it."""
 
 
 class LaneBroken(Exception):
@@ -38,25 +41,34 @@ class FrameReader:
         self._limit = limit
         self._buffer = bytearray()
 
-    def feed(self, data: bytes) -> list[bytes]:
-        """The payloads that are now complete. Raises LaneBroken for a frame over the limit."""
-        buffer = self._buffer
-        buffer += data
+    def feed(self, data: bytes | bytearray) -> list[memoryview]:
+        """The payloads that are now complete: without a copy where `data` holds whole frames.
+
+        Raises LaneBroken for a frame over the limit.
+        """
+        if self._buffer:
+            self._buffer += data
+            if len(self._buffer) < self._end(self._buffer, 0):
+                return []
+            data, self._buffer = self._buffer, bytearray()
         payloads = []
-        start = 0
-        while len(buffer) - start >= _LENGTH.size:
-            (size,) = _LENGTH.unpack_from(buffer, start)
-            if size > self._limit:
-                raise LaneBroken(f"a frame of {size} bytes; the limit is {self._limit}")
-            end = start + _LENGTH.size + size
-            if len(buffer) < end:
-                break
-            with memoryview(buffer) as view:
-                payloads.append(bytes(view[start + _LENGTH.size : end]))
+        start, size = 0, len(data)
+        view = memoryview(data)
+        while (end := self._end(data, start)) <= size:
+            payloads.append(view[start + _LENGTH.size : end])
             start = end
-        if start:
-            del buffer[:start]
+        if start < size:
+            self._buffer += view[start:]
         return payloads
+
+    def _end(self, data: bytes | bytearray, start: int) -> int:
+        """Where the frame ends that begins there, or its length, as far as it is known."""
+        if len(data) - start < _LENGTH.size:
+            return start + _LENGTH.size
+        (size,) = _LENGTH.unpack_from(data, start)
+        if size > self._limit:
+            raise LaneBroken(f"a frame of {size} bytes; the limit is {self._limit}")
+        return start + _LENGTH.size + int(size)
 
 
 class FrameWriter:
@@ -67,6 +79,7 @@ class FrameWriter:
         self.memory: OutgoingMemory | None = None
         self.memory_above = limit
         self._encoder = msgspec.msgpack.Encoder()
+        self._encoded = bytearray()
         self._sealed: deque[bytearray] = deque()
         self._open = bytearray(_HEADER.size)
         self._count = 0
@@ -79,18 +92,20 @@ class FrameWriter:
     def put(self, message: msgspec.Struct) -> int:
         """Add a message, and say how large it is. Raises MessageTooLarge when no frame could
         hold it."""
-        before = len(self._open)
-        self._encoder.encode_into(message, self._open, -1)
-        size = len(self._open) - before
+        encoded = self._encoded
+        self._encoder.encode_into(message, encoded)
+        size = len(encoded)
+        if size > _KEPT_BYTES:
+            self._encoded = bytearray()
         if size > self._limit - _HEADER.size:
-            del self._open[before:]
             raise MessageTooLarge(f"a {type(message).__name__} of {size} bytes")
+        offset = None
         if self.memory is not None and size > self.memory_above:
-            with memoryview(self._open) as view, view[before:] as encoded:
-                offset = self.memory.put(encoded)
-            if offset is not None:
-                del self._open[before:]
-                self._encoder.encode_into(Placed(offset, size), self._open, -1)
+            offset = self.memory.put(encoded)
+        if offset is None:
+            self._open += encoded
+        else:
+            self._encoder.encode_into(Placed(offset, size), self._open, -1)
         self._count += 1
         if len(self._open) >= _SEAL_BYTES:
             self._seal()

@@ -11,9 +11,10 @@ from anyio.streams.memory import MemoryObjectReceiveStream
 
 from duologue.engines.backend import Backend
 from duologue.engines.engine import Command
-from duologue.engines.lanes import LaneLimits, make_private, private_directory
+from duologue.engines.lane import LaneLimits
 from duologue.engines.places import Places, listen
 from duologue.engines.remote import RemoteEngine, RemoteLimits
+from duologue.engines.worker_directory import make_private, private_directory
 
 
 @asynccontextmanager

@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from duologue.engines.lanes import LaneLimits
+from duologue.engines.lane import LaneLimits
 from duologue.engines.pulse import Reading
 
 

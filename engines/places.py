@@ -24,23 +24,22 @@ from duologue.engines.engine import (
     ResponseEnded,
 )
 from duologue.engines.frames import LaneBroken, MessageTooLarge
+from duologue.engines.lane import Lane, LaneLimits
 from duologue.engines.lanes import (
     Admitted,
     Draining,
     Hello,
-    Lane,
-    LaneLimits,
     Link,
     Refused,
     ToWorker,
     Welcome,
     send_output,
-    socket_paths,
     worker_lane,
 )
 from duologue.engines.stage_messages import BeginStage, StageCommand, StageOutput
 from duologue.engines.tracing import AnswerSpans
 from duologue.engines.unix_stream import UnixStream, listen_at
+from duologue.engines.worker_directory import socket_paths
 
 HELLO_S = 5.0
 """How long a connection may take to say who it is and bring its other lane, in seconds."""

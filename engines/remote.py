@@ -29,23 +29,22 @@ from duologue.engines.engine import (
     SpeechAligned,
 )
 from duologue.engines.frames import LaneBroken, MessageTooLarge
+from duologue.engines.lane import LaneLimits, Wire
 from duologue.engines.lanes import (
     Admitted,
     Draining,
     Hello,
-    LaneLimits,
     Link,
     Refused,
     ToGateway,
     Welcome,
-    Wire,
     gateway_lane,
     new_gateway_name,
     send_command,
-    socket_paths,
 )
 from duologue.engines.stage_messages import StageCommand, StageOutput
 from duologue.engines.unix_stream import connect
+from duologue.engines.worker_directory import socket_paths
 
 log = logging.getLogger(__name__)
 

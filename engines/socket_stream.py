@@ -1,9 +1,11 @@
 """Stream sockets whose reads and writes can be cancelled at any moment.
 
 anyio's own streams leave a reader registered for a moment after a cancel; data that comes in that
-moment ends in an exception of the event loop.
+moment ends in an exception of the event loop. Its ``wait_readable`` registers the socket anew for
+every wait, which costs more than the read; here it stays registered while somebody reads.
 """
 
+import asyncio
 import socket
 from collections.abc import Callable, Coroutine
 from typing import TypeVar
@@ -22,21 +24,32 @@ class SocketStream:
         connected.setblocking(False)
         self._socket = connected
         self._closed = False
+        self._buffer = bytearray()
+        self._emptied = False
+        self._watching: asyncio.AbstractEventLoop | None = None
+        self._reader: asyncio.Future[None] | None = None
 
     async def receive(self, max_bytes: int = 65536) -> bytes:
         """What has come. When more comes than is read, other tasks still get their turns."""
-        waited = False
+        if len(self._buffer) < max_bytes:
+            self._buffer = bytearray(max_bytes)
+        if waited := self._emptied:
+            await self._wait_readable()
         while True:
             try:
-                data = self._read(max_bytes)
+                with memoryview(self._buffer) as whole, whole[:max_bytes] as room:
+                    count = self._read_into(room)
+                    data = bytes(room[:count])
             except BlockingIOError:
-                await anyio.wait_readable(self._socket)
+                await self._wait_readable()
                 waited = True
             except OSError as error:
                 raise self._broken() from error
             else:
                 if not data:
                     raise anyio.EndOfStream
+                # What is left is noticed by waiting, too: the loop tells of it again and again.
+                self._emptied = count < max_bytes
                 if not waited:
                     await anyio.lowlevel.checkpoint()
                 return data
@@ -45,22 +58,60 @@ class SocketStream:
         """Returns at once, without a turn for other tasks, when there is room for all of it."""
         view = memoryview(item)
         while view:
-            try:
-                view = view[self._socket.send(view) :]
-            except BlockingIOError:
+            sent = self.send_nowait(view)
+            if not sent:
                 await anyio.wait_writable(self._socket)
-            except OSError as error:
-                raise self._broken() from error
+            view = view[sent:]
+
+    def send_nowait(self, item: bytes | bytearray | memoryview) -> int:
+        """Send as much as there is room for: so many bytes. Errors as of :meth:`send`."""
+        try:
+            return self._socket.send(item)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise self._broken() from error
 
     async def aclose(self) -> None:
         """Whoever waits in it gets ClosedResourceError. Idempotent."""
         if not self._closed:
             self._closed = True
+            self._stop_watching()
+            if self._reader is not None and not self._reader.done():
+                self._reader.set_exception(anyio.ClosedResourceError())
             anyio.notify_closing(self._socket)
             self._socket.close()
 
-    def _read(self, max_bytes: int) -> bytes:
-        return self._socket.recv(max_bytes)
+    async def _wait_readable(self) -> None:
+        """Raises ClosedResourceError, BusyResourceError when somebody else waits."""
+        if self._closed:
+            raise anyio.ClosedResourceError
+        if self._reader is not None:
+            raise anyio.BusyResourceError("reading from")
+        loop = asyncio.get_running_loop()
+        if self._watching is None:
+            loop.add_reader(self._socket.fileno(), self._on_readable)
+            self._watching = loop
+        self._reader = loop.create_future()
+        try:
+            await self._reader
+        finally:
+            self._reader = None
+
+    def _on_readable(self) -> None:
+        if self._reader is None:
+            # Nobody wants it now; it would be told again at once.
+            self._stop_watching()
+        elif not self._reader.done():
+            self._reader.set_result(None)
+
+    def _stop_watching(self) -> None:
+        if self._watching is not None:
+            self._watching.remove_reader(self._socket.fileno())
+            self._watching = None
+
+    def _read_into(self, room: memoryview) -> int:
+        return self._socket.recv_into(room)
 
     def _broken(self) -> Exception:
         return anyio.ClosedResourceError() if self._closed else anyio.BrokenResourceError()

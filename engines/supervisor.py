@@ -16,11 +16,6 @@ import anyio.to_thread
 import msgspec
 
 from duologue.engines.frames import FrameReader, FrameWriter, LaneBroken
-from duologue.engines.lanes import (
-    make_private,
-    private_directory,
-    socket_paths,
-)
 from duologue.engines.lifeline import (
     Beat,
     Drain,
@@ -31,6 +26,7 @@ from duologue.engines.lifeline import (
     WorkerConfig,
 )
 from duologue.engines.pulse import Reading
+from duologue.engines.worker_directory import make_private, private_directory, socket_paths
 from duologue.engines.worker_environment import worker_environment
 
 log = logging.getLogger(__name__)

@@ -26,13 +26,13 @@ class UnixStream(SocketStream):
         super().__init__(connected)
         self._descriptors: deque[int] = deque()
 
-    def _read(self, max_bytes: int) -> bytes:
-        data, ancillary, _, _ = self._socket.recvmsg(
-            max_bytes, _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC
+    def _read_into(self, room: memoryview) -> int:
+        count, ancillary, _, _ = self._socket.recvmsg_into(
+            [room], _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC
         )
         if ancillary:
             self._keep(ancillary)
-        return data
+        return count
 
     async def send_descriptor(self, item: bytes, descriptor: int) -> None:
         """Send, and with the first byte a descriptor: the other side gets one of its own."""

@@ -26,9 +26,6 @@ from anyio.streams.memory import MemoryObjectReceiveStream
 from duologue.engines.backend import Backend
 from duologue.engines.engine import Command
 from duologue.engines.frames import FrameReader, FrameWriter
-from duologue.engines.lanes import (
-    socket_paths,
-)
 from duologue.engines.lifeline import (
     Beat,
     Drain,
@@ -42,6 +39,7 @@ from duologue.engines.log_lines import JsonFormatter
 from duologue.engines.places import Places, listen
 from duologue.engines.pulse import Pulse
 from duologue.engines.tracing import AnswerSpans, create_tracer
+from duologue.engines.worker_directory import socket_paths
 
 COMMANDS_QUEUED = 128
 """Commands that may wait for the backend: few, as a cancel waits behind them."""
@@ -110,7 +108,7 @@ class Lifeline:
         self._source = source
         self._sink = sink
         self._reader = FrameReader(_LIFELINE_BYTES)
-        self._payloads: list[bytes] = []
+        self._payloads: list[memoryview] = []
         self._decoder = msgspec.msgpack.Decoder(list[Request])
         self._ended = threading.Event()
         os.set_blocking(sink, False)

@@ -10,9 +10,10 @@ import anyio
 
 from duologue.engines.engine import EngineStream, Hear, JudgeTurn
 from duologue.engines.frames import FrameWriter
-from duologue.engines.lanes import LaneLimits, make_private, private_directory
+from duologue.engines.lane import LaneLimits
 from duologue.engines.lifeline import WorkerConfig
 from duologue.engines.remote import RemoteEngine, RemoteLimits
+from duologue.engines.worker_directory import make_private, private_directory
 from load_tests.clock import now
 from load_tests.report import Json, spread
 

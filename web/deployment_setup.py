@@ -7,7 +7,6 @@ from typing import Final
 import msgspec
 
 from duologue.engines.cascade import CascadeConfig
-from duologue.engines.lanes import private_directory
 from duologue.engines.lifeline import WorkerConfig
 from duologue.engines.pipeline.deployment import (
     Deployment,
@@ -18,6 +17,7 @@ from duologue.engines.pipeline.deployment import (
 from duologue.engines.pipeline.plan import Plan, ProcessPlan, resolve, this_machine
 from duologue.engines.pipeline.stage_graph import ASR, CASCADE, LLM, MODEL, TTS
 from duologue.engines.voice_backend import VoicesConfig
+from duologue.engines.worker_directory import private_directory
 from duologue.web.settings import SETTINGS, Settings, SettingsError
 
 GRAPH_OF_DEFAULT: Final = CASCADE.name

@@ -14,9 +14,9 @@ from typing import Final
 import anyio
 import anyio.abc
 
-from duologue.engines.lanes import private_directory
 from duologue.engines.lifeline import Staff, Told, WorkerConfig
 from duologue.engines.supervisor import SupervisionRules, Supervisor
+from duologue.engines.worker_directory import private_directory
 from duologue.sessions.headcount import ROW_BYTES, Headcount
 from duologue.web.app import staff
 from duologue.web.crew import Crew

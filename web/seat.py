@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from duologue.engines.lanes import socket_paths
 from duologue.engines.lifeline import Staff, Told
 from duologue.engines.pulse import Reading
+from duologue.engines.worker_directory import socket_paths
 from duologue.sessions.headcount import Headcount
 from duologue.web.settings import Settings, SettingsError
 

@@ -7,9 +7,10 @@ import anyio
 
 from duologue.engines.cluster.handshake import HandshakeFailed, greet_caller
 from duologue.engines.cluster.tcp_stream import TcpListener, TcpStream
-from duologue.engines.lanes import Wire, socket_paths
+from duologue.engines.lane import Wire
 from duologue.engines.remote import LaneName
 from duologue.engines.unix_stream import UnixStream, connect
+from duologue.engines.worker_directory import socket_paths
 
 STRANGERS = 32
 """Connections that may be in their handshake at a time; more are closed at once."""

@@ -20,7 +20,7 @@ import ray.util
 from duologue.engines.cluster.cluster_worker import ClusterWorker, Condition
 from duologue.engines.cluster.handshake import greet_listener, new_secret
 from duologue.engines.cluster.tcp_stream import connect_tcp
-from duologue.engines.lanes import Wire
+from duologue.engines.lane import Wire
 from duologue.engines.lifeline import WorkerConfig
 from duologue.engines.pulse import Reading
 from duologue.engines.remote import LaneName

@@ -33,25 +33,20 @@ from duologue.engines.frames import (
     MessageTooLarge,
     Placed,
 )
+from duologue.engines.lane import Lane, LaneLimits, Mapped, Returned
 from duologue.engines.lanes import (
     Hello,
-    Lane,
-    LaneLimits,
     Link,
-    Mapped,
-    Returned,
     ToGateway,
     ToWorker,
     gateway_lane,
-    make_private,
     new_gateway_name,
-    private_directory,
     send_command,
     send_output,
-    socket_paths,
     worker_lane,
 )
 from duologue.engines.unix_stream import UnixStream
+from duologue.engines.worker_directory import make_private, private_directory, socket_paths
 
 pytestmark = pytest.mark.anyio
 
@@ -246,7 +241,7 @@ async def test_messages_cross_a_socket_in_order(
     received: list[ToWorker] = []
     async with anyio.create_task_group() as group:
         group.start_soon(near.flush)
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             while len(received) < len(heard):
                 received += await far.receive()
     assert received == heard
@@ -285,7 +280,7 @@ async def test_a_lane_breaks_when_the_other_side_takes_nothing(
 ) -> None:
     lane = gateway_lane(sockets[0], LaneLimits(stall_s=0.01))
     lane.send(Hear("u", 0, bytes(4 * 2**20), session="s"))
-    with anyio.fail_after(30), pytest.raises(LaneBroken, match="nothing was taken"):
+    with anyio.fail_after(60), pytest.raises(LaneBroken, match="nothing was taken"):
         await lane.pump()
 
 
@@ -298,7 +293,7 @@ async def test_a_link_ends_with_the_first_lane_that_breaks(
     async def ignore(messages: list[ToWorker]) -> None:
         pass
 
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         assert "decoded" in await link.run(ignore, ignore)
         with pytest.raises(anyio.EndOfStream):
             await sockets[1].receive(100)
@@ -314,7 +309,7 @@ async def test_a_link_that_was_failed_keeps_the_first_reason(
     async def ignore(messages: list[ToWorker]) -> None:
         pass
 
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         assert await link.run(ignore, ignore) == "first"
 
 
@@ -366,7 +361,7 @@ async def exchanged(near: Lane[ToGateway], far: Lane[ToWorker], *messages: Comma
     found: list[object] = []
     async with anyio.create_task_group() as group:
         group.start_soon(near.flush)
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             while len(found) < len(messages):
                 found += await far.receive()
     return found
@@ -441,7 +436,7 @@ async def test_without_shared_memory_everything_goes_through_the_socket(
         raise OSError("none to be had")
 
     name = "OutgoingMemory" if end == "sender" else "IncomingMemory"
-    monkeypatch.setattr(f"duologue.engines.lanes.{name}", fails)
+    monkeypatch.setattr(f"duologue.engines.lane.{name}", fails)
     near, far = lanes
     for _ in range(3):
         assert await exchanged(near, far, LARGE) == [LARGE]

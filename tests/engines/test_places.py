@@ -27,20 +27,19 @@ from duologue.engines.engine import (
     SpeechGenerated,
 )
 from duologue.engines.frames import LaneBroken
+from duologue.engines.lane import Lane, LaneLimits
 from duologue.engines.lanes import (
     Admitted,
     Draining,
     Hello,
-    Lane,
-    LaneLimits,
     Refused,
     ToGateway,
     Welcome,
     gateway_lane,
-    socket_paths,
 )
 from duologue.engines.places import BackendStuck, Places, listen
 from duologue.engines.unix_stream import connect
+from duologue.engines.worker_directory import socket_paths
 
 pytestmark = pytest.mark.anyio
 

@@ -33,7 +33,8 @@ from duologue.engines.engine import (
     TextGenerated,
     TextPart,
 )
-from duologue.engines.lanes import Hello, LaneLimits, gateway_lane, new_gateway_name
+from duologue.engines.lane import LaneLimits
+from duologue.engines.lanes import Hello, gateway_lane, new_gateway_name
 from duologue.engines.lifeline import WorkerConfig
 from duologue.engines.placement import PlacedEngine
 from duologue.engines.remote import RemoteEngine, RemoteLimits, RemoteStream
@@ -45,7 +46,7 @@ pytestmark = pytest.mark.anyio
 
 PATIENCE_S = 60.0
 FAULTY = Path(__file__).parent / "faulty_worker.py"
-QUICK = SupervisionRules(silence_s=1.0, step_s=1.0, stop_s=2.0, backoff_s=0.01)
+RULES = SupervisionRules(stop_s=2.0, backoff_s=0.01)
 ENDLESS = ScriptedOptions(replies=(Reply(clauses=(Clause("On and on.", 600_000),)),))
 
 
@@ -116,7 +117,7 @@ def start(runtime: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sta
         options: ScriptedOptions | None = None,
         *,
         workers: int = 1,
-        rules: SupervisionRules = QUICK,
+        rules: SupervisionRules = RULES,
         lanes: LaneLimits | None = None,
     ) -> AsyncIterator[Fleet]:
         """Workers with a script or, without one, :mod:`faulty_worker`'s."""
@@ -220,7 +221,8 @@ async def test_of_two_workers_the_sessions_of_the_killed_one_are_told_and_no_oth
 
 
 async def test_a_worker_that_is_stopped_counts_as_lost(start: Start) -> None:
-    async with start(ENDLESS) as fleet:
+    rules = msgspec.structs.replace(RULES, silence_s=1.0)
+    async with start(ENDLESS, rules=rules) as fleet:
         stream = await fleet.remotes[0].open("s")
         os.kill(fleet.supervisors[0].pid or 0, signal.SIGSTOP)
         await lost(stream)
@@ -228,7 +230,7 @@ async def test_a_worker_that_is_stopped_counts_as_lost(start: Start) -> None:
 
 
 async def test_a_step_that_never_ends_costs_the_worker(start: Start) -> None:
-    async with start() as fleet:
+    async with start(rules=msgspec.structs.replace(RULES, step_s=1.0)) as fleet:
         stream = await fleet.remotes[0].open("s")
         stream.send(ask(1, "hang"))
         await lost(stream)
@@ -480,7 +482,7 @@ async def test_a_socket_that_is_taken_is_a_fault_that_is_told(
             options=msgspec.msgpack.encode(ScriptedOptions()),
             log_level="critical",
         )
-        supervisor = Supervisor(config, msgspec.structs.replace(QUICK, backoff_s=60))
+        supervisor = Supervisor(config, msgspec.structs.replace(RULES, backoff_s=60))
         async with anyio.create_task_group() as group:
             group.start_soon(supervisor.run)
             with anyio.fail_after(PATIENCE_S):

@@ -25,7 +25,7 @@ from duologue.engines.engine import (
     TextPart,
 )
 from duologue.engines.in_process import open_in_process
-from duologue.engines.lanes import Wire
+from duologue.engines.lane import Wire
 from duologue.engines.pulse import Pulse
 from duologue.engines.remote import LaneName, RemoteEngine, RemoteLimits, RemoteStream
 from duologue.engines.script import ScriptedOptions
@@ -33,7 +33,7 @@ from duologue.engines.scripted import ScriptedBackend
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 SECRET = new_secret()
 
 
