@@ -32,7 +32,7 @@ FLAGS = (
     "--use-fake-ui-for-media-stream",
     "--use-fake-device-for-media-stream",
 )
-PATIENCE_MS = 30_000
+PATIENCE_MS = 90_000
 
 CALL = """
 async () => {
@@ -110,7 +110,7 @@ async () => {
   const { value } = await answer.json();
   const transport = new OpenAIRealtimeWebRTC({ baseUrl: `${location.origin}/v1/realtime/calls` });
   const agent = new RealtimeAgent({ name: "one", instructions: "Be brief." });
-  const session = new RealtimeSession(agent, { transport, model: "duologue" });
+  const session = (call.session = new RealtimeSession(agent, { transport, model: "duologue" }));
   session.on("transport_event", (event) => call.events.push(event));
   session.on("error", (error) => call.errors.push(JSON.stringify(error)));
   session.on("history_updated", (history) => (call.history = history));
@@ -186,5 +186,12 @@ def test_openais_agents_in_the_browser_talk_and_are_interrupted(page: Page) -> N
     until(page, "output_audio_buffer.started")
     until(page, "conversation.item.truncated")
     roles = page.evaluate("() => window.call.history.map((item) => item.role)")
-    assert roles[:2] == ["user", "assistant"]
+    # On a machine that is short of time an utterance may come in two.
+    assert roles[0] == "user" and "assistant" in roles
+    page.evaluate(
+        "() => (window.call.events.length = 0, window.call.session.sendMessage('Hello?'))"
+    )
+    until(page, "output_audio_buffer.started")
+    typed = "(item) => item.content?.some((part) => part.text === 'Hello?')"
+    assert page.evaluate(f"() => window.call.history.some({typed})")
     assert page.evaluate("() => window.call.errors") == []
