@@ -54,7 +54,7 @@ class Talker:
         self.sequence = 0
 
     async def expect(self, kind: type[Output]) -> Output:
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             output = await self.stream.receive()
         assert isinstance(output, kind), output
         return output

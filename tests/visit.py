@@ -43,7 +43,7 @@ FLAGS: Final = (
     f"--host-resolver-rules=MAP {ELSEWHERE} 127.0.0.1",
 )
 FILE_RATE: Final = 48_000
-PATIENCE_MS: Final = 45_000
+PATIENCE_MS: Final = 90_000
 """After this a test gives up waiting: none of them waits that long when all is well."""
 
 CHOICES = "if (!localStorage['{name}']) localStorage['{name}'] = JSON.stringify({choices});"

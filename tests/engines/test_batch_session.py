@@ -67,7 +67,7 @@ async def setting() -> AsyncIterator[Setting]:
     language = StandInLanguage()
     session = BatchSession("s", language, lambda output: at.said.append(output))
     at = Setting(language, session)
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as group:
             await group.start(session.live)
             yield at

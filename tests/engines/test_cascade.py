@@ -221,7 +221,7 @@ async def test_it_ends_when_its_language_model_has_gone() -> None:
     language.remote = True
     parts = Parts(StandInRecognizer(), StandInDetector(), (StandInSynthesizer(voices=("joe",)),))
     backend = CascadeBackend(PAPER, Pulse(), language=language, load=lambda _: parts)
-    with pytest.raises(BaseExceptionGroup) as caught, anyio.fail_after(20):
+    with pytest.raises(BaseExceptionGroup) as caught, anyio.fail_after(60):
         async with running(backend):
             gone.set()
             await anyio.sleep_forever()

@@ -48,7 +48,7 @@ from duologue.models.voice import VoiceCatalogue
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 END = Finished("completed", Usage())
 
 

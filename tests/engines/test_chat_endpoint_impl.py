@@ -38,7 +38,7 @@ from duologue.engines.language import (
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 KEY = "sk-very-secret-0123456789"
 Behaviour = Callable[[Request], Awaitable[Response]]
 

@@ -252,6 +252,6 @@ async def test_a_closed_session_leaves_its_slot() -> None:
             talker = await here.open(name)
             await talker.talk()
             await talker.stream.aclose()
-            with anyio.fail_after(30):
+            with anyio.fail_after(60):
                 while not here.backend.scheduler.fits():
                     await anyio.lowlevel.checkpoint()

@@ -114,7 +114,7 @@ async def test_eight_sessions_that_come_and_go_say_what_each_says_alone(model: M
 
 
 async def _left(here: Setting, sessions: int) -> None:
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         while len(here.backend.scheduler) > sessions:
             await anyio.lowlevel.checkpoint()
 

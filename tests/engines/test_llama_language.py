@@ -28,7 +28,7 @@ from duologue.engines.stand_ins import StandInCompleter
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 @asynccontextmanager

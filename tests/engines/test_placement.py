@@ -86,7 +86,7 @@ async def test_all_that_a_session_asks_goes_to_the_worker_that_took_it() -> None
                 stream.send(Respond(generation, request, session=name))
         for stream in streams.values():
             ends = 0
-            with anyio.fail_after(30):
+            with anyio.fail_after(60):
                 while ends < 4:
                     ends += isinstance(await stream.receive(), ResponseEnded)
         asked = [
@@ -119,7 +119,7 @@ async def test_without_a_ready_worker_the_engine_is_unavailable() -> None:
 async def test_the_engine_is_ready_with_its_first_worker() -> None:
     one, two = Worker("one", ready=False), Worker("two", ready=False)
     engine = PlacedEngine([one, two])
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as group:
             group.start_soon(engine.wait_ready)
             await anyio.wait_all_tasks_blocked()

@@ -43,7 +43,7 @@ from duologue.engines.stand_ins import StandInDetector, StandInRecognizer
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 RATE = 16_000
 
 

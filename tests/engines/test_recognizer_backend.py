@@ -85,7 +85,7 @@ async def test_whoever_pauses_is_done_and_words_have_their_times() -> None:
         stream.send(Hear("u", 0, LOUD, session="s"))
         stream.send(JudgeTurn("u", len(LOUD) // 2, session="s"))
         stream.send(AlignSpeech("r", "one two", bytes(48_000), session="s"))
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             answers = {type(await stream.receive()) for _ in range(2)}
         assert answers == {TurnJudged, SpeechAligned}
 

@@ -118,7 +118,7 @@ async def desk(*refusals: EngineFull | EngineUnavailable) -> AsyncIterator[Desk]
     recognizers = Recognizers()
     recognizers.refusals += refusals
     written: list[Written] = []
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         async with Scribes(recognizers) as scribes:
             made = Desk(recognizers, scribes, scribes.open("s", written.append), written)
             await made.settle()

@@ -47,14 +47,14 @@ async def test_speech_is_never_early() -> None:
             await group.start(backend.run, receive, emit)
             await send.send(OpenSession(session="s"))
             await send.send(respond("s"))
-            with anyio.fail_after(30):
+            with anyio.fail_after(60):
                 await ended.wait()
     assert early == []
 
 
 async def test_it_ends_when_the_commands_end() -> None:
     send, receive = anyio.create_memory_object_stream[Command](8)
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         async with receive, anyio.create_task_group() as group:
             await group.start(ScriptedBackend().run, receive, lambda output: None)
             send.close()
@@ -87,7 +87,7 @@ async def test_what_is_due_at_once_comes_before_what_is_due_later() -> None:
             )
             await send.send(msgspec.structs.replace(slow, request=request))
             await send.send(respond("quick"))
-            with anyio.fail_after(30):
+            with anyio.fail_after(60):
                 await both.wait()
     assert ended == ["quick", "slow"]
 

@@ -38,7 +38,7 @@ async def test_connections_are_served_side_by_side_until_the_listener_ends(
         await stream.send(await stream.receive(100))
         await stream.aclose()
 
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         async with listen_at(path) as listener:
             async with anyio.create_task_group() as group:
                 group.start_soon(listener.serve, echo)

@@ -20,7 +20,7 @@ from duologue.engines.pulse import Pulse
 from duologue.engines.script import ScriptedOptions
 from duologue.engines.worker import BACKENDS, FORCED_EXIT
 
-WAIT_S = 30
+WAIT_S = 60.0
 
 STUCK_WORKER = """
 import sys, time

@@ -17,7 +17,6 @@ pytestmark = [
     pytest.mark.anyio,
     pytest.mark.weights,
     pytest.mark.filterwarnings("ignore"),  # Ray's own
-    pytest.mark.timeout(240),
 ]
 
 

@@ -17,7 +17,7 @@ from load_tests.server import Server, serving
 
 pytestmark = [pytest.mark.anyio, pytest.mark.weights]
 
-PATIENCE = 40.0
+PATIENCE = 60.0
 FRAME = 3840
 WRITTEN = "conversation.item.input_audio_transcription.{}"
 

@@ -40,7 +40,7 @@ async def sessions(server: Server) -> float:
 
 async def until_gone(server: Server, count: float = 0) -> None:
     """Wait until the server holds so many sessions."""
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         while await sessions(server) != count:  # noqa: ASYNC110 (it is another process)
             await anyio.sleep(0.02)
 
@@ -515,7 +515,7 @@ async def finished_with_error(wire: Any) -> Event:
 
 async def works_again(wire: Any) -> None:
     """The next answer that is not refused while the worker starts is a whole one."""
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         while True:
             await wire.say("Are you there?")
             await wire.send("response.create")
@@ -569,7 +569,7 @@ class RawSocket:
                 if len(data) >= start + size:
                     self._received = data[start + size :]
                     return data[0] & 15, data[start : start + size]
-            with anyio.fail_after(20):
+            with anyio.fail_after(60):
                 self._received += await self.stream.receive()
 
     async def closed(self) -> int:

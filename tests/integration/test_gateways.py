@@ -76,7 +76,7 @@ async def figures(server: Server) -> Sample:
 
 
 async def until_figures(server: Server, **wanted: float) -> None:
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         while True:
             found = await figures(server)
             if all(found.get(name) == value for name, value in wanted.items()):
@@ -91,7 +91,7 @@ async def until_both(server: Server) -> list[psutil.Process]:
 
 async def until_draining(server: Server) -> None:
     """Until only one of the two takes new connections."""
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         while len(listeners(server)) == 2:  # noqa: ASYNC110 - another process
             await anyio.sleep(0.02)
 
@@ -108,7 +108,7 @@ def listeners(server: Server) -> list[int]:
 
 async def holder(port: int, among: list[psutil.Process]) -> psutil.Process:
     """Which of them has taken the connection from our port."""
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         while True:
             for one in among:
                 for connection in one.net_connections("tcp"):
@@ -150,7 +150,7 @@ async def socket_to(
 
 
 async def until(wire: ClientConnection, kind: str) -> dict[str, Any]:
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         while True:
             event: dict[str, Any] = json.loads(await wire.recv())
             if event["type"] == kind:
@@ -158,7 +158,7 @@ async def until(wire: ClientConnection, kind: str) -> dict[str, Any]:
 
 
 async def close_code(wire: ClientConnection) -> int | None:
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         try:
             while True:
                 await wire.recv()

@@ -62,7 +62,7 @@ class Run:
         return [event for event in self.events if event.type in ("error", "exception")]
 
     async def until(self, condition: Callable[[], object]) -> None:
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while not condition():
                 await self._changed.wait()
 

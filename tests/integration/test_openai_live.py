@@ -53,7 +53,7 @@ class Talk:
         self.frames: list[bytes] = []
 
     async def next(self) -> Any:
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             data = await self.connection.recv_bytes()
         self.types.validate_json(data)
         event = self.connection.parse_event(data)
@@ -64,7 +64,7 @@ class Talk:
         return event
 
     async def until(self, kind: str, test: Callable[[Any], bool] = lambda event: True) -> Any:
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while True:
                 event = await self.next()
                 if event.type == kind and test(event):

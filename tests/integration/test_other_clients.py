@@ -20,7 +20,6 @@ HERE = Path(__file__).parent
 QUESTION = HERE.parent / "data" / "question.wav"
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("script", "steps"),
     [
@@ -75,7 +74,6 @@ def frame_locked(
         yield running
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("frame_locked", ["scripted", "moshi"], indirect=True)
 @pytest.mark.parametrize("script", ["pipecat_live_client", "livekit_live_client"])
 def test_an_unmodified_client_talks_with_a_model_that_listens_while_it_speaks(

@@ -10,7 +10,7 @@ import pytest
 
 from load_tests.server import Server, serving
 
-pytestmark = [pytest.mark.anyio, pytest.mark.weights, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.anyio, pytest.mark.weights]
 
 DEPLOYMENT = """
 [stages.llm.sampling]

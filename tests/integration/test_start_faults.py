@@ -64,7 +64,6 @@ def test_a_deployment_that_is_not_there_is_named(refusal: Start) -> None:
     assert "none.toml" in refusal("--engine", "scripted", "--deployment", "none.toml")
 
 
-@pytest.mark.timeout(300)
 def test_a_model_folder_that_lacks_files_is_named(refusal: Start, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     folder = tmp_path / "model"
@@ -74,7 +73,6 @@ def test_a_model_folder_that_lacks_files_is_named(refusal: Start, tmp_path: Path
     assert "has no config.json" in said
 
 
-@pytest.mark.timeout(300)
 def test_a_model_of_an_unknown_architecture_is_named(refusal: Start, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     folder = tmp_path / "model"

@@ -30,7 +30,7 @@ from duologue.realtime.client_link import ConnectError as LinkError, address
 from load_tests.server import serving
 from tests.conftest import ScriptedServer
 
-pytestmark = [pytest.mark.anyio, pytest.mark.weights, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.anyio, pytest.mark.weights]
 
 QUESTION = Path(__file__).parent.parent / "data" / "question.wav"
 TRANSPORTS = ["websocket", "webrtc"]

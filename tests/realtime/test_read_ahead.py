@@ -38,7 +38,7 @@ async def test_who_waits_for_room_goes_on_when_something_was_taken_or_it_is_clos
     for close in (False, True):
         queue = ahead(events=1)
         queue.put(ClearAudio(None))
-        with anyio.fail_after(5):
+        with anyio.fail_after(60):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(queue.wait_for_room)
                 await anyio.lowlevel.checkpoint()

@@ -237,7 +237,7 @@ async def test_a_peer_that_is_lost_is_waited_for_and_one_that_went_is_not():
 async def test_closing_takes_the_connection_down_and_wakes_whoever_reads():
     line = Line()
     peer = await line.opened()
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
 
             async def read():

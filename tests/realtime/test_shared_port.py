@@ -34,7 +34,7 @@ async def reach(ours, caller):
         one.remote_username, one.remote_password = other.local_username, other.local_password
     for candidate in ours.local_candidates:
         await caller.add_remote_candidate(candidate)
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(ours.connect)
             tasks.start_soon(caller.connect)

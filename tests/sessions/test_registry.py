@@ -130,7 +130,7 @@ async def test_a_place_that_was_kept_is_given_back_by_the_reaper(house, monkeypa
         _, wire, place = await home.visit()
         home.deployment.refusals = [engine.EngineError("no") for _ in range(3)]
         wire.hang_up()
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             while home.registry.active:
                 with pytest.raises(SessionsFull):
                     await home.registry.open(SessionConfig())

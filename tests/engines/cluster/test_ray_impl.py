@@ -43,7 +43,6 @@ ray_impl = pytest.importorskip("duologue.engines.cluster.ray_impl")
 pytestmark = [
     pytest.mark.anyio,
     pytest.mark.filterwarnings("ignore"),  # Ray's own
-    pytest.mark.timeout(240),
 ]
 
 PATIENCE_S = 90.0

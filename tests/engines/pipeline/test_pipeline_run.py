@@ -21,7 +21,7 @@ from duologue.engines.pipeline.stage_graph import Companions, Edge, Graph, Kind,
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 GRAPH = Graph(
     "two",
     (

@@ -21,7 +21,7 @@ from livekit.plugins.openai.realtime import RealtimeModel, RealtimeSession
 from openai.types.realtime import AudioTranscription
 from openai.types.realtime.realtime_audio_input_turn_detection import SemanticVad, ServerVad
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 ECHO = "Repeat the prompt as JSON."
 """The scripted engine answers this with what it was asked."""
 

@@ -19,7 +19,7 @@ from livekit import rtc
 from livekit.agents import llm
 from livekit.plugins.openai.realtime import GPTLiveModel
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 FRAME_MS = 20
 
 

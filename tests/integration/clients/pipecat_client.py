@@ -45,7 +45,7 @@ from pipecat.services.openai.realtime import events
 from pipecat.services.openai.realtime.llm import OpenAIRealtimeLLMService
 from pipecat.workers.runner import WorkerRunner
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 ECHO = "Repeat the prompt as JSON."
 """The scripted engine answers this with what it was asked."""
 LONG_ANSWER = (

@@ -40,7 +40,7 @@ from pipecat.services.openai.live.llm import OpenAILiveLLMService
 from pipecat.services.openai.responses.llm import OpenAIResponsesLLMSettings
 from pipecat.workers.runner import WorkerRunner
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 WEATHER = FunctionSchema(
     name="get_weather",
     description="The weather of a city",
