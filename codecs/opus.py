@@ -25,6 +25,7 @@ MAX_FRAME_MS = 120
 """The longest packet (RFC 6716, section 3.2.5)."""
 
 _APPLICATION_VOIP = 2048
+_APPLICATION_LOW_DELAY = 2051
 _SIGNAL_VOICE = 3001
 _SET_BITRATE = 4002
 _SET_MAX_BANDWIDTH = 4004
@@ -79,13 +80,20 @@ class OpusSettings:
 class OpusEncoder:
     """One stream of mono speech, for `rate` (one of RATES)."""
 
-    def __init__(self, rate: int, settings: OpusSettings | None = None) -> None:
-        """MediaValueError for another rate, OpusMissingError without libopus."""
+    def __init__(
+        self, rate: int, settings: OpusSettings | None = None, *, low_delay: bool = False
+    ) -> None:
+        """MediaValueError for another rate, OpusMissingError without libopus.
+
+        ``low_delay``: by CELT alone (RFC 6716, section 4.3), which takes a fourth of the time and,
+        from 48 kb/s on, keeps more of the sound; it knows no redundancy and no DTX.
+        """
         self._library = _library()
         self.rate = _checked_rate(rate)
         failure = ctypes.c_int()
+        application = _APPLICATION_LOW_DELAY if low_delay else _APPLICATION_VOIP
         self._state: int | None = self._library.opus_encoder_create(
-            rate, 1, _APPLICATION_VOIP, ctypes.byref(failure)
+            rate, 1, application, ctypes.byref(failure)
         )
         if not self._state:
             raise CodecError(f"libopus made no encoder: error {failure.value}")

@@ -7,6 +7,7 @@ ticks, and between them as long as nobody has to wait for it.
 """
 
 import logging
+import math
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -70,6 +71,7 @@ class DuplexBackend(Generic[Saved]):
         self._clock = clock
         self._waiting: deque[tuple[DuplexSession[Saved], Order]] = deque()
         self._wake = anyio.Event()
+        self._sleeps_until = math.inf
         self._say: Callable[[DuplexOutput], None] = lambda output: None
         self.orders: DuplexOrders[Saved]
         self.scheduler: TickScheduler[FrameHeard]
@@ -182,7 +184,10 @@ class DuplexBackend(Generic[Saved]):
         session.heard_at = now
         if session.state is DuplexState.RUNNING:
             self.scheduler.offer(session.name, frame, now)
-            self._wake.set()
+            deadline = self.scheduler.next_deadline()
+            if deadline < self._sleeps_until or deadline <= now:
+                # Most frames join a tick that is waited for already.
+                self._wake.set()
         elif session.state is DuplexState.PARKED:
             session.early.append(frame)
             if not session.orders and now >= session.resume_after:
@@ -214,7 +219,8 @@ class DuplexBackend(Generic[Saved]):
                 continue
             if self._waiting:
                 continue
-            wait_s = self.scheduler.next_deadline() - now
+            self._sleeps_until = self.scheduler.next_deadline()
+            wait_s = self._sleeps_until - now
             step_s = self.scheduler.times.of(len(self.orders.seated))
             if self.orders.lockstep.prompting and wait_s > step_s:
                 await self._prompt_step()

@@ -13,11 +13,10 @@ import anyio
 import httpx
 import numpy as np
 from numpy.typing import NDArray
-from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import WebSocketException
 
 from duologue.codecs.ogg_opus import OggOpusReader, OggOpusWriter
-from duologue.codecs.opus import OpusDecoder, OpusEncoder
+from duologue.codecs.opus import OpusDecoder, OpusEncoder, OpusSettings
+from load_tests.binary_socket import BinarySocket, SocketClosed, frame_of, open_binary
 from load_tests.clock import now
 from load_tests.report import Json, percentile, spread
 from load_tests.server import Server
@@ -35,6 +34,9 @@ QUIETEST, STEP = 500.0, 1.5
 SETTLE = 1.0
 """Seconds at the beginning that are not counted."""
 
+LAST_SECONDS = 1.0
+"""How long the last frames may take to come back; then they are lost."""
+
 TRANSPORT_MS = 15.0
 """What sockets, Opus and two processes may add to a tick and its period."""
 
@@ -47,39 +49,50 @@ class Talker:
     sent: deque[tuple[int, float]] = field(default_factory=deque)
     took: list[float] = field(default_factory=list)
     frames: int = 0
+    _heard: bool = False
+    _back: anyio.Event = field(default_factory=anyio.Event)
     lost: int = 0
     """Frames that did not come back."""
     silent: int = 0
-    """Frames that came back for none of ours: the model was fed silence."""
+    """Frames that came back for none of ours: the model was fed silence. What it says before our
+    first one comes back is none of them."""
 
-    async def talk(self, socket: ClientConnection, frames: list[bytes], start: float) -> None:
-        """Each frame in its time, which never drifts."""
+    async def talk(self, socket: BinarySocket, frames: list[bytes], start: float) -> None:
+        """Each frame in its time, which never drifts; until the last has come back."""
         for index, frame in enumerate(frames):
             await anyio.sleep(max(0.0, start + index * FRAME_SECONDS - now()))
             self.sent.append((index % LEVELS, now()))
             self.frames += 1
             await socket.send(frame)
+        self._back = anyio.Event()
+        with anyio.move_on_after(LAST_SECONDS):
+            while self.sent:
+                await self._back.wait()
+        self.lost += len(self.sent)
 
-    async def listen(self, socket: ClientConnection, from_time: float) -> None:
+    async def listen(self, socket: BinarySocket, from_time: float) -> None:
         pages, decoder = OggOpusReader(), OpusDecoder(RATE)
         while True:
-            message = await socket.recv()
-            if not isinstance(message, bytes) or message[0] != 1:
-                continue
-            came = now()
-            packets = [decoder.decode(packet) for packet in pages.feed(message[1:])]
-            sent = self._matched(level_of(np.concatenate(packets)))
-            if sent is not None and sent >= from_time:
-                self.took.append(1000 * (came - sent - FRAME_SECONDS))
+            for message in await socket.receive():
+                if message[0] != 1:
+                    continue
+                came = now()
+                packets = [decoder.decode(packet) for packet in pages.feed(message[1:])]
+                sent = self._matched(level_of(np.concatenate(packets)))
+                if sent is not None and sent >= from_time:
+                    self.took.append(1000 * (came - sent - FRAME_SECONDS))
 
     def _matched(self, level: int | None) -> float | None:
         """When the frame of this level was sent."""
         if level is None or all(level != one for one, _ in self.sent):
-            self.silent += 1
+            self.silent += self._heard
             return None
+        self._heard = True
         while True:
             one, sent = self.sent.popleft()
             if one == level:
+                if not self.sent:
+                    self._back.set()
                 return sent
             self.lost += 1
 
@@ -94,17 +107,20 @@ def level_of(samples: NDArray[np.int16]) -> int | None:
 
 
 def spoken(seconds: float) -> list[bytes]:
-    """A tone, as the messages of Moshi's own client."""
-    encoder, pages = OpusEncoder(RATE), OggOpusWriter(RATE, serial=1)
+    """A tone, as the messages of Moshi's own client in their frames.
+
+    Without DTX, to which a tone is noise: it would leave out some of the frames.
+    """
+    encoder, pages = OpusEncoder(RATE, OpusSettings(dtx=False)), OggOpusWriter(RATE, serial=1)
     times = np.arange(int(seconds / FRAME_SECONDS) * FRAME) / RATE
     peaks = QUIETEST * STEP ** (np.arange(len(times)) // FRAME % LEVELS)
     sound = (peaks * np.sin(2 * np.pi * 330 * times)).astype(np.int16)
-    messages = []
+    messages: list[bytes] = []
     for start in range(0, len(sound), FRAME):
         message = b"\x01" + (b"" if messages else pages.begin())
         for packet in range(start, start + FRAME, PACKET):
             message += pages.packet(encoder.encode(sound[packet : packet + PACKET]))
-        messages.append(message)
+        messages.append(frame_of(message))
     return messages
 
 
@@ -115,8 +131,6 @@ async def run_frames(
     frames = spoken(seconds)
     talkers = [Talker(number) for number in range(sessions)]
     problems: list[str] = []
-    url = server.url.replace("http", "ws", 1) + "/api/chat"
-    headers = {"Authorization": f"Bearer {server.key}"} if server.key else {}
     ready = 0
     begin = anyio.Event()
     start = 0.0
@@ -124,8 +138,8 @@ async def run_frames(
     async def run(talker: Talker) -> None:
         nonlocal ready
         try:
-            async with connect(url, proxy=None, additional_headers=headers) as socket:
-                await socket.recv()
+            async with open_binary(f"{server.url}/api/chat", server.key) as socket:
+                await socket.receive()
                 ready += 1
                 if ready == sessions:
                     everybody.set()
@@ -135,8 +149,8 @@ async def run_frames(
                     group.start_soon(talker.listen, socket, start + SETTLE)
                     await talker.talk(socket, frames, own)
                     group.cancel_scope.cancel()
-        except (OSError, WebSocketException) as error:
-            problems.append(f"session {talker.number}: {error}")
+        except* SocketClosed as errors:
+            problems.append(f"session {talker.number}: {errors.exceptions[0]}")
 
     usage = server.usage()
     everybody = anyio.Event()

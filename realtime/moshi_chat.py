@@ -1,6 +1,7 @@
 """A conversation with a frame-locked model, in the words of Moshi's own clients."""
 
 import itertools
+import math
 import secrets
 from collections.abc import Callable
 from typing import Final
@@ -65,6 +66,7 @@ class MoshiChat:
         self._reader = MoshiReader(spec)
         self._writer = MoshiWriter(spec, secrets.randbits(32))
         self._sequences = itertools.count()
+        self._stall = anyio.CancelScope()
         self._farewell = (1000, "")
 
     async def talk(self) -> tuple[int, str]:
@@ -116,6 +118,13 @@ class MoshiChat:
                     self._stream.send(frame)
 
     async def _speak(self, scope: anyio.CancelScope) -> None:
+        with self._stall:
+            await self._say_all()
+        if self._stall.cancelled_caught:
+            self._farewell = (SLOW, "too slow to read")
+        scope.cancel()
+
+    async def _say_all(self) -> None:
         try:
             while True:
                 match await self._stream.receive():
@@ -130,12 +139,11 @@ class MoshiChat:
                         continue
         except EngineLost:
             self._farewell = (LOST, "the model was lost")
-        except TimeoutError:
-            self._farewell = (SLOW, "too slow to read")
         except (WebSocketDisconnect, RuntimeError, OSError):
             pass
-        scope.cancel()
 
     async def _send(self, message: bytes) -> None:
-        with anyio.fail_after(STALL_SECONDS):
-            await self._websocket.send_bytes(message)
+        # One scope for all of them: to make one takes longer than to send.
+        self._stall.deadline = anyio.current_time() + STALL_SECONDS
+        await self._websocket.send_bytes(message)
+        self._stall.deadline = math.inf

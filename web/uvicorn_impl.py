@@ -6,14 +6,17 @@ kernel's buffer only as fast as the application takes them, and cheap compressio
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from uvicorn import Config, Server
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.exceptions import InvalidState
+from websockets.extensions import Extension
 from websockets.extensions.permessage_deflate import ServerPerMessageDeflateFactory
+from websockets.frames import OP_BINARY, Frame
 from websockets.server import ServerProtocol
+from websockets.typing import ExtensionParameter
 
 from duologue.realtime.websocket import CONTROL
 
@@ -30,6 +33,29 @@ _SLICE: Final = 16 * 1024
 """Bytes parsed at a time: compressed, they can unpack to 16 MiB."""
 
 
+class _TextDeflate(Extension):
+    """permessage-deflate that leaves binary messages as they are, as RFC 7692, section 6, lets a
+    sender do: they are compressed sound, which takes the time and gets no smaller."""
+
+    def __init__(self, deflate: Extension) -> None:
+        self._deflate = deflate
+        self.name = deflate.name
+
+    def decode(self, frame: Frame, *, max_size: int | None = None) -> Frame:
+        return self._deflate.decode(frame, max_size=max_size)
+
+    def encode(self, frame: Frame) -> Frame:
+        return frame if frame.opcode is OP_BINARY else self._deflate.encode(frame)
+
+
+class _TextDeflateFactory(ServerPerMessageDeflateFactory):
+    def process_request_params(  # type: ignore[override]
+        self, params: Sequence[ExtensionParameter], accepted_extensions: Sequence[Extension]
+    ) -> tuple[list[ExtensionParameter], Extension]:
+        answer, deflate = super().process_request_params(params, accepted_extensions)
+        return answer, _TextDeflate(deflate)
+
+
 class WebSocketProtocol(WebSocketsSansIOProtocol):
     """One connection. Its ASGI scope offers ``fail`` under the extension ``CONTROL``."""
 
@@ -39,7 +65,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         if self.config.ws_per_message_deflate:
             # Speech in base64 shrinks by a quarter at any level; level 1 costs the least.
             extensions = [
-                ServerPerMessageDeflateFactory(
+                _TextDeflateFactory(
                     server_max_window_bits=12,
                     client_max_window_bits=12,
                     compress_settings={"level": 1, "memLevel": 5},

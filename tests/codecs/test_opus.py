@@ -63,6 +63,23 @@ def test_speech_survives_at_a_speech_bit_rate() -> None:
     assert best > 6
 
 
+def test_low_delay_is_celt_and_keeps_more_of_the_sound() -> None:
+    settings = OpusSettings(bit_rate=48_000, complexity=0, loss_percent=0, fec=False, dtx=False)
+    original = voice(2.0)
+    kept = []
+    for low_delay in (False, True):
+        encoder, decoder = OpusEncoder(RATE, settings, low_delay=low_delay), OpusDecoder(RATE)
+        packets = [encoder.encode(part) for part in original.reshape(-1, 2 * FRAME)]
+        assert all((packet[0] >> 3 >= 16) == low_delay for packet in packets)  # RFC 6716, 3.1
+        heard = np.concatenate([decoder.decode(packet) for packet in packets])
+        pairs = (
+            (original[FRAME : FRAME * 40], heard[FRAME + delay : FRAME * 40 + delay])
+            for delay in range(FRAME)
+        )
+        kept.append(max(snr(*pair) for pair in pairs))
+    assert kept[1] > kept[0] + 3
+
+
 @pytest.mark.parametrize("every", [5, 8, 10])
 def test_recovering_lost_packets_beats_guessing_them(every: int) -> None:
     packets = packets_of(voice(4.0), OpusSettings(bit_rate=32_000, loss_percent=20))

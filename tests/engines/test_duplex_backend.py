@@ -1,5 +1,6 @@
 """A scripted frame-locked model behind the sockets."""
 
+import math
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import TypeVar
@@ -65,6 +66,23 @@ async def test_a_frame_that_is_late_is_silence_and_counted() -> None:
         late = await slow.expect(FrameSpoken)
         assert (late.tick, late.heard) == (1, -1)
         assert here.backend.scheduler.totals.silent >= 1
+
+
+async def test_a_frame_wakes_the_model_only_when_its_tick_is_sooner() -> None:
+    async with echo() as here:
+        first, *_ = [await here.open(name) for name in ("a", "b", "c")]
+        backend = here.backend
+        _, second, third = backend.orders.sessions.values()
+        first.hear()
+        while backend._sleeps_until == math.inf:
+            await anyio.lowlevel.checkpoint()
+        # From here on nothing else has a turn.
+        wake = backend._wake
+        frame = FrameHeard(session="", sequence=0, pcm=bytes(3840))
+        backend._hear(second, frame)
+        assert not wake.is_set(), "it joins the tick that the first one waits for"
+        backend._hear(third, frame)
+        assert wake.is_set(), "nobody is waited for any more"
 
 
 async def test_a_frame_of_another_length_is_told_and_harms_nothing() -> None:

@@ -15,10 +15,17 @@ import pytest
 from starlette.websockets import WebSocket, WebSocketDisconnect
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
+from websockets.extensions.permessage_deflate import PerMessageDeflate
+from websockets.frames import OP_BINARY, OP_TEXT, Frame
 
 from duologue.realtime.websocket import CONTROL
 from duologue.web import uvicorn_impl
-from duologue.web.uvicorn_impl import PatientServer, WebSocketProtocol, server_config
+from duologue.web.uvicorn_impl import (
+    PatientServer,
+    WebSocketProtocol,
+    _TextDeflate,
+    server_config,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -40,7 +47,7 @@ async def serving(handler: Handler, **changes: Any) -> AsyncIterator[int]:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         server = PatientServer(config)
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(server.serve, [listener])
                 while not server.started:
@@ -68,7 +75,7 @@ async def echo(websocket: WebSocket) -> None:
 
 
 async def close_code(connection: ClientConnection) -> int | None:
-    with anyio.fail_after(10), pytest.raises(ConnectionClosed):
+    with anyio.fail_after(60), pytest.raises(ConnectionClosed):
         while True:
             await connection.recv()
     return connection.close_code
@@ -94,6 +101,23 @@ async def test_compression_is_used_when_it_is_offered() -> None:
             assert await connection.recv() == "100000"
         async with client(port) as connection:
             assert "Sec-WebSocket-Extensions" not in connection.response.headers
+
+
+async def test_sound_is_not_compressed_again() -> None:
+    deflate = _TextDeflate(PerMessageDeflate(False, False, 12, 12))
+    sound, text = Frame(OP_BINARY, b"x" * 1000), Frame(OP_TEXT, b"x" * 1000)
+    assert deflate.encode(sound) is sound
+    packed = deflate.encode(text)
+    assert packed.rsv1
+    assert len(packed.data) < 100
+
+    async def both(websocket: WebSocket) -> None:
+        for _ in range(2):
+            await websocket.send_bytes(b"sound" * 100)
+            await websocket.send_text("text" * 100)
+
+    async with serving(both) as port, client(port, compression="deflate") as connection:
+        assert [await connection.recv() for _ in range(4)] == [b"sound" * 100, "text" * 100] * 2
 
 
 async def test_what_unpacks_to_too_much_closes_with_1009() -> None:
@@ -198,7 +222,7 @@ async def test_a_client_that_answers_no_ping_is_dropped() -> None:
 
 async def test_a_client_that_answers_pings_stays() -> None:
     async with (
-        serving(echo, ws_ping_interval=0.02, ws_ping_timeout=0.5) as port,
+        serving(echo, ws_ping_interval=0.02, ws_ping_timeout=60) as port,
         await handshake(port) as stream,
     ):
         for _ in range(5):
