@@ -303,11 +303,13 @@ class SpeechGenerated(_Message, frozen=True, tag=True):
     """A stretch of speech and the text it says, verbatim with its spaces.
 
     A clause may come in several pieces: the first has its text, the others have none.
+    ``clause_ms``: how long the clause whose text this is will be in all, 0 where that is not known.
     """
 
     generation: int
     pcm: bytes
     text: str = ""
+    clause_ms: float = 0.0
 
 
 class PictureGenerated(_Message, frozen=True, tag=True):

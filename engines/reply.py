@@ -276,12 +276,13 @@ class Reply:
             return
         now = self._clock()
         self._ms_per_letter = (now - self._begun) * 1000 / len(spoken.text)
-        self._window.make(length_ms(spoken.pcm), now)
+        clause_ms = length_ms(spoken.pcm)
+        self._window.make(clause_ms, now)
         self._pipeline.hold(TTS, not self._window.open)
         text, self._silent = self._silent + spoken.text, ""
         for piece in pieces(spoken.pcm):
-            self._say(SpeechGenerated, pcm=piece, text=text)
-            text = ""
+            self._say(SpeechGenerated, pcm=piece, text=text, clause_ms=clause_ms)
+            text, clause_ms = "", 0.0
 
     def _say_silently(self) -> None:
         text, self._silent = self._silent, ""

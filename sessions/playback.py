@@ -7,8 +7,8 @@ Times are session seconds, positions milliseconds of an item's audio.
 """
 
 import math
+import re
 from dataclasses import dataclass, field
-from itertools import takewhile
 
 from duologue.engines.engine import WordTime
 
@@ -21,8 +21,9 @@ STALLED = 10.0
 MS_PER_LETTER = 65.0
 """How long a letter takes to say, where nothing was said yet to measure it by."""
 LEAST_MEASURE_MS = 500.0
-WORD_MS = 300.0
-"""About a word: by so much an estimate inside a clause is too low rather than too high."""
+HEARD_SHARE = 0.3
+"""Of the time given to a word, so much is enough for it to have been heard. Words are aligned a
+little late; of what was cut at random, a recogniser had these words, to one more or less."""
 TOLERANCE_MS = 0.1
 """Less than a sample and a half short of its end, an item is played."""
 NEARLY_ALL = 0.8
@@ -33,7 +34,8 @@ NEARLY_ALL = 0.8
 class Clause:
     """A stretch of speech with its words; ``words`` are known once they have been aligned.
 
-    ``asked``: they have been asked for.
+    ``whole_ms``: how long all of it will be, where the engine has said so. ``asked``: the words
+    have been asked for.
     """
 
     text: str
@@ -42,6 +44,7 @@ class Clause:
     pcm: bytes = b""
     words: tuple[WordTime, ...] | None = None
     asked: bool = False
+    whole_ms: float = 0.0
 
 
 @dataclass(slots=True, eq=False)
@@ -69,12 +72,15 @@ class SpokenItem:
     _reported_ms: float | None = None
     _flushed_ms: float = 0.0
 
-    def generate(self, text: str, pcm: bytes) -> None:
-        """More speech: a new clause where there is text, else more of the last one."""
+    def generate(self, text: str, pcm: bytes, clause_ms: float = 0.0) -> None:
+        """More speech: a new clause where there is text, else more of the last one.
+
+        ``clause_ms``: how long a new clause will be in all, 0 where that is not known.
+        """
         length = len(pcm) / BYTES_PER_MS
         end = self.generated_ms + length
         if text or not self.clauses:
-            self.clauses.append(Clause(text, self.generated_ms, end, pcm))
+            self.clauses.append(Clause(text, self.generated_ms, end, pcm, whole_ms=clause_ms))
         else:
             last = self.clauses[-1]
             last.end_ms = end
@@ -176,7 +182,7 @@ class SpokenItem:
         for clause in self.clauses:
             if clause.start_ms < self.cut_ms and self._expected_end(clause) > self.cut_ms + 0.5:
                 known = clause.words is not None or clause.asked or not clause.pcm
-                part = self._expected_end(clause) > clause.end_ms
+                part = self._expected_end(clause) > clause.end_ms + TOLERANCE_MS
                 return None if known or part else clause
         return None
 
@@ -187,9 +193,12 @@ class SpokenItem:
                 clause.pcm = b""
 
     def _expected_end(self, clause: Clause) -> float:
-        """Where a clause ends, or would have ended at the pace of those before it."""
+        """Where a clause ends, or would have ended: at the pace of those before it, if the engine
+        has not said how long it is."""
         if clause is not self.clauses[-1] or self.whole:
             return clause.end_ms
+        if clause.whole_ms:
+            return max(clause.end_ms, clause.start_ms + clause.whole_ms)
         letters = sum(len(said.text) for said in self.clauses[:-1])
         measured = letters > 0 and clause.start_ms >= LEAST_MEASURE_MS
         pace = clause.start_ms / letters if measured else MS_PER_LETTER
@@ -200,24 +209,26 @@ class SpokenItem:
 
 
 def words_before(clause: Clause, position_ms: float, end_ms: float) -> str:
-    """The words of a clause that end at or before a position, rounding down.
+    """The words of a clause of which HEARD_SHARE at least lies before a position.
 
-    Without aligned words, the time up to ``end_ms`` is spread over the letters evenly, and about a
-    word is left out.
+    Without aligned words, the time up to ``end_ms`` is spread over the letters evenly.
     """
     offset = position_ms - clause.start_ms
+    heard = 0
     if clause.words:
-        return "".join(
-            word.text for word in takewhile(lambda word: word.end_ms <= offset, clause.words)
-        )
-    offset -= WORD_MS
-    if offset <= 0:
-        return ""
-    kept = clause.text[: int(len(clause.text) * offset / (end_ms - clause.start_ms))]
-    if clause.text[len(kept) :][:1].isspace():
-        return kept
-    boundary = max((i for i, letter in enumerate(kept) if letter.isspace()), default=-1)
-    return kept[: boundary + 1]
+        begin_ms = 0.0
+        for word in clause.words:
+            if begin_ms + (word.end_ms - begin_ms) * HEARD_SHARE > offset:
+                break
+            heard += len(word.text)
+            begin_ms = word.end_ms
+        return clause.text[:heard]
+    letters = len(clause.text) * offset / max(end_ms - clause.start_ms, 1.0)
+    for match in re.finditer(r"\S+\s*", clause.text):
+        if match.start() + len(match[0].rstrip()) * HEARD_SHARE > letters:
+            break
+        heard = match.end()
+    return clause.text[:heard]
 
 
 class Playback:

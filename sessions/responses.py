@@ -192,7 +192,7 @@ class LiveResponse:
         slot = self._message("audio")
         assert slot.spoken is not None
         start_ms = slot.spoken.generated_ms
-        slot.spoken.generate(output.text, output.pcm)
+        slot.spoken.generate(output.text, output.pcm, output.clause_ms)
         slot.text += output.text
         if output.text:
             self.effects.append(

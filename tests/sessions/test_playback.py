@@ -170,39 +170,69 @@ def test_text_without_a_sound_goes_along_with_what_was_heard_before_it():
 
 @pytest.mark.parametrize(
     ("cut", "heard"),
-    [(10, ""), (260, ""), (500, "One"), (700, "One two"), (990, "One two three")],
+    [
+        (10, ""),
+        (50, "One"),
+        (250, "One"),
+        (270, "One two"),
+        (700, "One two three"),
+        (820, "One two three four."),
+    ],
 )
-def test_inside_a_clause_time_is_spread_over_the_letters_less_about_a_word(cut, heard):
+def test_inside_a_clause_time_is_spread_over_the_letters(cut, heard):
     assert cut_at(said(("One two three four.", 1000)), cut).heard() == heard
 
 
-def test_inside_a_clause_aligned_words_are_exact():
+def test_inside_a_clause_an_aligned_word_counts_once_some_of_it_was_heard():
     item = said(("One two three.", 1000))
     item.clauses[0].words = (WordTime("One ", 700), WordTime("two ", 800), WordTime("three.", 990))
-    assert cut_at(item, 699).heard() == ""
-    assert cut_at(item, 700, by_client=True).heard() == "One"
-    assert cut_at(item, 900, by_client=True).heard() == "One two"
+    assert cut_at(item, 209).heard() == ""
+    assert cut_at(item, 211, by_client=True).heard() == "One"
+    assert cut_at(item, 729, by_client=True).heard() == "One"
+    assert cut_at(item, 731, by_client=True).heard() == "One two"
+    assert cut_at(item, 900, by_client=True).heard() == "One two three."
 
 
 def test_words_out_of_order_never_skip_one():
     item = said(("One two three.", 1000))
     item.clauses[0].words = (WordTime("One ", 100), WordTime("two ", 900), WordTime("three.", 300))
-    assert cut_at(item, 500).heard() == "One"
+    assert cut_at(item, 320).heard() == "One"
 
 
 def test_a_clause_that_was_not_made_to_its_end_was_not_heard_to_its_end():
     text = "This sentence has only just begun."
-    item = cut_at(said((text, 200), whole=False), 200)
+    item = cut_at(said((text, 60), whole=False), 60)
     assert item.heard() == ""
-    item = cut_at(said((text, int(12 * MS_PER_LETTER)), whole=False), 12 * MS_PER_LETTER)
+    item = cut_at(said((text, int(6 * MS_PER_LETTER)), whole=False), 6 * MS_PER_LETTER)
     assert item.heard() == "This"
+
+
+def test_a_clause_whose_length_is_told_needs_no_guess():
+    text = "This sentence is said by a fast voice."
+    item = SpokenItem("i", "r")
+    item.generate(text, pcm(600), 1000)
+    cut_at(item, 500)
+    assert item.heard() == "This sentence is said"
+    assert item.cut_clause() is None
+    item.generate("", pcm(400))
+    assert item.cut_clause() is item.clauses[0]
+    assert cut_at(item, 1000, by_client=True).heard() == text
+    assert item.cut_clause() is None
+
+
+def test_a_told_length_is_that_of_its_own_clause():
+    item = SpokenItem("i", "r")
+    item.generate("One two. ", pcm(100), 300)
+    item.generate("Three four.", pcm(300), 300)
+    assert cut_at(item, 100).heard() == "One two."
+    assert cut_at(item, 400, by_client=True).heard() == "One two. Three four."
 
 
 def test_a_clause_that_was_not_made_to_its_end_is_measured_by_those_before_it():
     slow = cut_at(said(("abcdefghi ", 2000), ("abcd efgh ijkl", 550), whole=False), 2550)
-    assert slow.heard() == "abcdefghi"
+    assert slow.heard() == "abcdefghi abcd"
     fast = cut_at(said(("abcdefghi ", 500), ("abcd efgh ijkl", 550), whole=False), 1050)
-    assert fast.heard() == "abcdefghi abcd"
+    assert fast.heard() == "abcdefghi abcd efgh"
 
 
 def test_a_clause_of_about_the_expected_length_is_all_there():
@@ -233,6 +263,45 @@ def test_what_was_heard_begins_the_transcript_and_grows_with_the_cut(clauses, cu
         heard.append(item.heard())
     assert item.transcript.startswith(heard[1])
     assert heard[1].startswith(heard[0])
+
+
+WORDS = st.lists(
+    st.tuples(st.text("abc", min_size=1, max_size=9), st.integers(40, 900)), min_size=1, max_size=9
+)
+
+
+@given(words=WORDS, share=st.floats(0, 1), piece=st.integers(1, 900))
+def test_aligned_words_are_kept_to_one_word_however_the_clause_came(words, share, piece):
+    text = "".join(f"{word} " for word, _ in words)
+    total = sum(ms for _, ms in words)
+    item = SpokenItem("i", "r")
+    for at in range(0, total, piece):
+        item.generate("" if at else text, pcm(min(piece, total - at)), 0 if at else total)
+    ends = [sum(ms for _, ms in words[: index + 1]) for index in range(len(words))]
+    item.clauses[0].words = tuple(
+        WordTime(f"{word} ", end) for (word, _), end in zip(words, ends, strict=True)
+    )
+    cut = share * total
+    kept = len(cut_at(item, cut).heard().split())
+    begun = sum(end - ms < cut for (_, ms), end in zip(words, ends, strict=True))
+    whole = sum(end <= cut for end in ends)
+    assert whole <= kept <= begun <= whole + 1
+
+
+@given(
+    letters=st.lists(st.integers(1, 9), min_size=1, max_size=12),
+    pace=st.integers(30, 120),
+    share=st.floats(0, 1),
+)
+def test_an_even_voice_is_kept_to_one_word_without_its_words_being_aligned(letters, pace, share):
+    text = " ".join("a" * count for count in letters)
+    item = SpokenItem("i", "r")
+    item.generate(text, pcm(len(text) * pace), len(text) * pace)
+    cut = share * len(text) * pace
+    kept = len(cut_at(item, cut).heard().split())
+    ends = [(sum(letters[: index + 1]) + index) * pace for index in range(len(letters))]
+    whole = sum(end <= cut for end in ends)
+    assert whole <= kept <= whole + 1
 
 
 # -- asking for words -----------------------------------------------------------------------

@@ -182,10 +182,10 @@ def test_words_with_their_times_replace_the_estimate():
     said = Said()
     said.say("a", ("One two three.", 1000))
     said.playout.stop(0.7)
-    assert said.text("a") == "One"
+    assert said.text("a") == "One two three."
     said.playout.aligned(SpeechAligned(session="s", reference="a@0", words=WORDS))
     assert said.text("a") == "One two"
-    said.truncate("a", 550, now=0.8)
+    said.truncate("a", 520, now=0.8)
     assert said.text("a") == "One"
 
 

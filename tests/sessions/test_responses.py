@@ -371,7 +371,7 @@ def test_a_clause_that_the_engine_broke_off_is_not_counted_as_said(answer):
     a = answer()
     a.says("One two three four five six.", 600)
     a.ends("failed")
-    assert a.history.get("item_1").content == (OutputAudio("One"),)
+    assert a.history.get("item_1").content == (OutputAudio("One two"),)
 
 
 def test_sound_that_will_never_be_sent_is_let_go_of(answer):
