@@ -45,6 +45,7 @@ from duologue.realtime.client_events import (
     read_event,
 )
 from duologue.realtime.client_link import (
+    CONNECT_S,
     ConnectError,
     Disconnected,
     Link,
@@ -197,16 +198,25 @@ class Conversation:
     async def read(self) -> None:
         """Take in what the server sends until the connection is over."""
         try:
+            event = await self._first()
             while True:
-                event = read_event(await self._link.receive())
                 await self._note(event)
                 await self._give.send(event)
+                event = read_event(await self._link.receive())
         except Disconnected as error:
             self.ended = str(error)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             pass
         finally:
             self._give.close()
+
+    async def _first(self) -> ConversationEvent:
+        """A server speaks first. Raises Disconnected, also where it does not in time."""
+        try:
+            with anyio.fail_after(CONNECT_S):
+                return read_event(await self._link.receive())
+        except TimeoutError:
+            raise Disconnected(f"the server said nothing within {CONNECT_S:g} s") from None
 
     async def _note(self, event: ConversationEvent) -> None:
         match event:

@@ -17,6 +17,7 @@ from aiortc import (
     RTCPeerConnection,
     RTCSessionDescription,
 )
+from aiortc.exceptions import InvalidAccessError, InvalidStateError
 from aiortc.mediastreams import MediaStreamError
 
 from duologue.codecs.pcm import int16_from_bytes
@@ -27,7 +28,9 @@ from duologue.realtime.client_link import (
     Disconnected,
     address,
     headers,
+    one_line,
     plain_group,
+    read_message,
     refusal,
 )
 from duologue.realtime.client_playout import RATE, TICK_BYTES
@@ -38,6 +41,9 @@ QUEUED = 50
 
 EVENTS = 1024
 """Events that wait to be read; one more, and the call ends."""
+
+_UNREADABLE = (ValueError, LookupError, AttributeError, TypeError, AssertionError)
+"""What aiortc raises for SDP that is none."""
 
 _TIME_BASE = fractions.Fraction(1, RATE)
 
@@ -107,6 +113,9 @@ class CallLink:
         """Returns when events can be sent. Raises ConnectError."""
         try:
             await self._peer.setRemoteDescription(RTCSessionDescription(sdp, "answer"))
+        except (*_UNREADABLE, InvalidAccessError, InvalidStateError):
+            raise ConnectError("the server's answer to the call can't be read") from None
+        try:
             with anyio.fail_after(CONNECT_S):
                 await self._open.wait()
         except TimeoutError:
@@ -147,10 +156,12 @@ class CallLink:
 
     def _take(self, text: str | bytes) -> None:
         try:
-            self._events.send_nowait(msgspec.json.decode(text))
+            self._events.send_nowait(read_message(text))
         except anyio.WouldBlock:
             self._end("nobody read the server's events")
-        except (msgspec.DecodeError, anyio.ClosedResourceError, anyio.BrokenResourceError):
+        except Disconnected as error:
+            self._end(str(error))
+        except (anyio.ClosedResourceError, anyio.BrokenResourceError):
             return
 
     def _changed(self) -> None:
@@ -191,25 +202,35 @@ async def open_call_link(
         location = ""
         try:
             sdp = await link.offer()
-            async with httpx.AsyncClient(timeout=CONNECT_S) as http:
-                response = await http.post(
-                    f"{base}/v1/realtime/calls",
-                    content=sdp,
-                    params={"model": model} if model else {},
-                    headers={"Content-Type": "application/sdp", **headers(key)},
-                )
+            response = await _dial(base, sdp, key, model)
             if response.status_code != httpx.codes.CREATED:
                 raise ConnectError(refusal(response.status_code, response.content))
             location = response.headers.get("Location", "")
             await link.answer(response.text)
             yield link
-        except httpx.HTTPError as error:
-            raise ConnectError(f"{base}: {str(error) or type(error).__name__}") from None
         finally:
             with anyio.CancelScope(shield=True), anyio.move_on_after(CONNECT_S):
                 await link.aclose()
                 await _hang_up(base, location, key)
         group.cancel_scope.cancel()
+
+
+async def _dial(base: str, sdp: str, key: str, model: str) -> httpx.Response:
+    """What the server answers to an offer. Raises ConnectError."""
+    try:
+        # Within the bound as a whole: an answer may come byte by byte.
+        with anyio.fail_after(CONNECT_S):
+            async with httpx.AsyncClient(timeout=None) as http:
+                return await http.post(
+                    f"{base}/v1/realtime/calls",
+                    content=sdp,
+                    params={"model": model} if model else {},
+                    headers={"Content-Type": "application/sdp", **headers(key)},
+                )
+    except TimeoutError:
+        raise ConnectError(f"{base} did not answer within {CONNECT_S:g} s") from None
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise ConnectError(f"{base}: {one_line(str(error)) or type(error).__name__}") from None
 
 
 async def _hang_up(base: str, location: str, key: str) -> None:

@@ -1,9 +1,10 @@
 """How a client reaches a server: over a WebSocket."""
 
 import base64
+import http.client
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Protocol
+from typing import Final, Protocol
 from urllib.parse import quote, urlsplit
 
 import anyio
@@ -22,6 +23,9 @@ CONNECT_S = 10.0
 CLOSE_S = 2.0
 MOST_BYTES = 16 * 2**20
 """Of one message of the server's."""
+
+MOST_TOLD: Final = 300
+"""Characters of a server's words that are passed on."""
 
 
 class ConnectError(Exception):
@@ -71,15 +75,21 @@ def address(url: str) -> str:
 
     Raises ConnectError.
     """
-    parts = urlsplit(url if "://" in url else f"http://{url}")
-    scheme = {"ws": "http", "wss": "https"}.get(parts.scheme, parts.scheme)
-    if scheme not in ("http", "https") or not parts.hostname:
+    try:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        known = parts.hostname is not None and parts.port != 0 and parts.netloc.isprintable()
+    except ValueError:  # an address or a port that can't be
+        known = False
+    scheme = {"ws": "http", "wss": "https"}.get(parts.scheme, parts.scheme) if known else ""
+    if scheme not in ("http", "https"):
         raise ConnectError(f"{url} is no address of a server")
     return f"{scheme}://{parts.netloc}"
 
 
 def headers(key: str) -> dict[str, str]:
-    """What shows a server the key; nothing without one."""
+    """What shows a server the key; nothing without one. Raises ConnectError."""
+    if not (key.isascii() and key.isprintable()):
+        raise ConnectError("the key has characters that no key can have")
     return {"Authorization": f"Bearer {key}"} if key else {}
 
 
@@ -106,11 +116,14 @@ class SocketLink:
     async def receive(self) -> Event:
         while True:
             try:
-                event: Event = msgspec.json.decode(await self._socket.recv())
+                event = read_message(await self._socket.recv())
             except websockets.ConnectionClosed as error:
                 raise Disconnected(_reason(error)) from None
             if event.get("type") == "response.output_audio.delta":
-                self._playout.add(event["item_id"], base64.b64decode(event["delta"]))
+                try:
+                    self._playout.add(event["item_id"], base64.b64decode(event["delta"]))
+                except (KeyError, TypeError, ValueError):
+                    raise Disconnected("the server sent sound that can't be played") from None
                 continue
             if event.get("type") == "input_audio_buffer.speech_started":
                 await self.cut()
@@ -163,8 +176,8 @@ async def open_socket_link(
     except websockets.InvalidStatus as error:
         body = error.response.body or b""
         raise ConnectError(refusal(error.response.status_code, bytes(body))) from None
-    except (OSError, websockets.WebSocketException) as error:
-        raise ConnectError(f"{base}: {error}") from None
+    except (OSError, ValueError, EOFError, websockets.WebSocketException) as error:
+        raise ConnectError(f"{base}: {one_line(str(error)) or type(error).__name__}") from None
     async with socket, plain_group() as group:
         link = SocketLink(socket, sink)
         group.start_soon(link.play)
@@ -172,13 +185,30 @@ async def open_socket_link(
         group.cancel_scope.cancel()
 
 
-def refusal(status: int, body: bytes) -> str:
-    """What a server said when it turned a client away."""
+def read_message(text: str | bytes) -> Event:
+    """A message of the server's. Raises Disconnected for what is no event."""
     try:
-        told = msgspec.json.decode(body, type=_Refusal).error.message
+        return msgspec.json.decode(text, type=Event)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        raise Disconnected("the server sent something that is no event") from None
+
+
+def one_line(text: str) -> str:
+    """What somebody else wrote, for a single line of a terminal."""
+    told = "".join(letter if letter.isprintable() else " " for letter in text[: 4 * MOST_TOLD])
+    told = " ".join(told.split())
+    return told if len(told) <= MOST_TOLD else f"{told[:MOST_TOLD]}…"
+
+
+def refusal(status: int, body: bytes) -> str:
+    """What a server said when it turned a client away, in a line; nothing of a page of HTML."""
+    try:
+        told = one_line(msgspec.json.decode(body, type=_Refusal).error.message)
     except msgspec.MsgspecError:
-        told = body.decode("utf-8", "replace").strip()
-    return f"the server refused ({status}): {told}" if told else f"the server refused ({status})"
+        told = one_line(body[: 4 * MOST_TOLD].decode("utf-8", "replace"))
+    if not told or told.startswith("<"):
+        told = http.client.responses.get(status, "")
+    return f"the server refused ({status}): {told}".removesuffix(": ")
 
 
 class _Error(msgspec.Struct):
@@ -192,4 +222,5 @@ class _Refusal(msgspec.Struct):
 def _reason(error: websockets.ConnectionClosed) -> str:
     if error.rcvd is None:
         return "the connection broke"
-    return f"the server closed the connection ({error.rcvd.code}): {error.rcvd.reason}".rstrip(": ")
+    why = one_line(error.rcvd.reason)
+    return f"the server closed the connection ({error.rcvd.code}): {why}".removesuffix(": ")

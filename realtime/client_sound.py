@@ -91,6 +91,8 @@ class FileSink:
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
+        self.failed: OSError | None = None
+        """Why nothing more is written."""
         self._waiting: queue.Queue[bytes | None] = queue.Queue(60_000 // TICK_MS)
         self._thread = threading.Thread(target=self._write, name="file sink", daemon=True)
         self._thread.start()
@@ -111,9 +113,17 @@ class FileSink:
         self._thread.join()
 
     def _write(self) -> None:
-        with self._stream, WavWriter(self._stream, WavFormat(WavEncoding.PCM16, RATE, 1)) as writer:
-            while (pcm := self._waiting.get()) is not None:
-                writer.write(int16_from_bytes(pcm))
+        try:
+            with (
+                self._stream,
+                WavWriter(self._stream, WavFormat(WavEncoding.PCM16, RATE, 1)) as writer,
+            ):
+                while (pcm := self._waiting.get()) is not None:
+                    writer.write(int16_from_bytes(pcm))
+        except OSError as error:
+            self.failed = error
+            while self._waiting.get() is not None:
+                self.dropped += 1
 
 
 @asynccontextmanager
@@ -129,6 +139,8 @@ async def file_sink(path: Path) -> AsyncIterator[FileSink]:
     finally:
         with anyio.CancelScope(shield=True):
             await anyio.to_thread.run_sync(sink.close)
+    if sink.failed is not None:
+        raise SoundError(f"{path}: {sink.failed.strerror}")
 
 
 class Microphone:

@@ -3,13 +3,16 @@
 import argparse
 import os
 import sys
+import threading
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Final, TextIO
 
 import anyio
 import anyio.abc
+import anyio.from_thread
+import anyio.lowlevel
 import anyio.to_thread
 
 from duologue.realtime.client import (
@@ -38,6 +41,16 @@ from duologue.realtime.client_sound import Loudspeaker, Microphone
 DEFAULT_URL: Final = "http://127.0.0.1:8765"
 AFTERWARDS_S: Final = 30.0
 """How long an answer to a file is waited for."""
+
+STDIN: Final = 0
+LINES: Final = 16
+"""Lines that wait to be sent; what is more waits where it comes from."""
+
+ANSWER_S: Final = 60.0
+"""How long a server may say nothing where an answer to text is due."""
+
+INTERRUPTED: Final = 130
+"""The exit code of Ctrl-C before there was a conversation; after, it is the way to end it."""
 
 QUIET_S: Final = 1.0
 """Silence behind the last answer that is still kept in the file."""
@@ -94,13 +107,15 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(args: argparse.Namespace) -> int:
     """Run `duologue talk`; return the exit code."""
+    transcript = Transcript(sys.stdout)
     try:
-        anyio.run(_talk, args, sys.stdout)
+        anyio.run(_talk, args, transcript)
     except (ConnectError, Disconnected, SoundError) as error:
         sys.stderr.write(f"duologue talk: {error}\n")
         return 1
     except KeyboardInterrupt:
         sys.stdout.write("\n")
+        return 0 if transcript.begun else INTERRUPTED
     return 0
 
 
@@ -123,7 +138,7 @@ async def _source(args: argparse.Namespace) -> Source | None:
     return await anyio.to_thread.run_sync(Microphone)
 
 
-async def _talk(args: argparse.Namespace, out: TextIO) -> None:
+async def _talk(args: argparse.Namespace, transcript: "Transcript") -> None:
     async with AsyncExitStack() as stack:
         source = await _source(args)
         sink = Both(await _sinks(args, stack))
@@ -139,7 +154,6 @@ async def _talk(args: argparse.Namespace, out: TextIO) -> None:
                 sink=sink,
             )
         )
-        transcript = Transcript(out)
         said = None if source is None else conversation.speak(source)
         async with plain_group() as group:
             if args.text:
@@ -163,13 +177,32 @@ async def _type(
         await conversation.say(line.strip())
         asked += 1
         while transcript.answers < asked:
-            await transcript.wait()
+            with anyio.move_on_after(ANSWER_S) as waiting:
+                await transcript.wait()
+            if waiting.cancelled_caught:
+                raise Disconnected(f"no answer: the server has said nothing for {ANSWER_S:g} s")
     group.cancel_scope.cancel()
 
 
 async def _lines() -> AsyncIterator[str]:
-    while line := await anyio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True):
-        yield line
+    """What is typed. A thread waits for it that nobody waits for: an end needs no Enter."""
+    give, take = anyio.create_memory_object_stream[str](LINES)
+    token = anyio.lowlevel.current_token()
+
+    def read() -> None:
+        # RuntimeError: the loop is over.
+        with suppress(OSError, RuntimeError, anyio.BrokenResourceError):
+            # Not through sys.stdin, whose lock an interpreter that ends would need.
+            with open(STDIN, encoding="utf-8", errors="replace", closefd=False) as stdin:
+                for line in stdin:
+                    anyio.from_thread.run(give.send, line, token=token)
+        with suppress(RuntimeError):
+            anyio.from_thread.run_sync(give.close, token=token)
+
+    threading.Thread(target=read, name="standard input", daemon=True).start()
+    with take:
+        async for line in take:
+            yield line
 
 
 async def _leave(
@@ -181,6 +214,8 @@ async def _leave(
         quiet = anyio.current_time() - max(sink.loud_at, transcript.changed_at)
         if transcript.answers and not transcript.answering and quiet > QUIET_S:
             break
+    if not transcript.answers:
+        raise Disconnected(f"no answer came within {AFTERWARDS_S:g} s")
     group.cancel_scope.cancel()
 
 
@@ -190,6 +225,7 @@ class Transcript:
     def __init__(self, out: TextIO) -> None:
         self._out = out
         self._open = ""
+        self.begun = False
         self.answers = 0
         self.answering = False
         self.changed_at = 0.0
@@ -205,6 +241,7 @@ class Transcript:
         self._news = anyio.Event()
         match event:
             case SessionCreated(model=model):
+                self.begun = True
                 self._line(f"-- {model or 'the server'} over {transport}")
             case UserTranscript(text=text, final=True):
                 self._line(f"you: {text.strip()}")
