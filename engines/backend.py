@@ -1,8 +1,9 @@
 """What runs inside a worker process."""
 
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import AsyncIterator, Callable
+from typing import Protocol, TypeVar
 
+import anyio
 import anyio.abc
 from anyio.streams.memory import MemoryObjectReceiveStream
 
@@ -10,6 +11,27 @@ from duologue.engines.engine import Command, EngineSpec, Output
 
 Emit = Callable[[Output], None]
 """Hands an output to the session's gateway. Never waits; called on the worker's event loop only."""
+
+BURST = 32
+"""Commands that are taken without a turn for other tasks between them."""
+
+
+T = TypeVar("T")
+
+
+async def incoming(commands: MemoryObjectReceiveStream[T]) -> AsyncIterator[T]:
+    """The commands until their end: those that wait are given together, up to :data:`BURST`.
+
+    The stream itself gives others a turn before each, which costs more than most commands do.
+    """
+    async for command in commands:
+        yield command
+        for _ in range(BURST - 1):
+            try:
+                command = commands.receive_nowait()
+            except (anyio.WouldBlock, anyio.EndOfStream):
+                break
+            yield command
 
 
 class Backend(Protocol):

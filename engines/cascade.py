@@ -12,7 +12,7 @@ import anyio.to_thread
 import msgspec
 from anyio.streams.memory import MemoryObjectReceiveStream
 
-from duologue.engines.backend import Backend, Emit
+from duologue.engines.backend import Backend, Emit, incoming
 from duologue.engines.batch_session import BatchSession
 from duologue.engines.cascade_session import CascadeSession, Stages
 from duologue.engines.cores import usable_cores
@@ -158,7 +158,7 @@ class CascadeBackend:
                     group.start_soon(self._language.watch)
                 await self._rehearse(group)
                 task_status.started()
-                async for command in commands:
+                async for command in incoming(commands):
                     await self._take(group, emit, command)
                 for session in self._sessions.values():
                     session.close()

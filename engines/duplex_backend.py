@@ -6,6 +6,7 @@ carried out one at a time between ticks, a tick that is due going first. Prompts
 ticks, and between them as long as nobody has to wait for it.
 """
 
+import asyncio
 import logging
 import math
 from collections import deque
@@ -19,7 +20,7 @@ import anyio.lowlevel
 from anyio.streams.memory import MemoryObjectReceiveStream
 
 from duologue.codecs.pcm import bytes_from_float, float_from_bytes
-from duologue.engines.backend import Emit
+from duologue.engines.backend import Emit, incoming
 from duologue.engines.duplex import (
     DuplexCommand,
     DuplexOutput,
@@ -50,6 +51,8 @@ Saved = TypeVar("Saved")
 
 _IDLE_CHECK_S = 1.0
 """At most; a short patience is looked after more often."""
+_ROUNDING_S = 0.0005
+"""Half of what a loop counts in."""
 
 
 class DuplexBackend(Generic[Saved]):
@@ -107,7 +110,7 @@ class DuplexBackend(Generic[Saved]):
             group.start_soon(self._drive)
             group.start_soon(self._watch_idle)
             task_status.started()
-            async for command in commands:
+            async for command in incoming(commands):
                 self._take(command)
             group.cancel_scope.cancel()
 
@@ -225,8 +228,23 @@ class DuplexBackend(Generic[Saved]):
             if self.orders.lockstep.prompting and wait_s > step_s:
                 await self._prompt_step()
                 continue
-            with anyio.move_on_after(wait_s):
-                await self._wake.wait()
+            await self._sleep(wait_s)
+
+    async def _sleep(self, seconds: float) -> None:
+        """Until somebody wakes it, at most for so long.
+
+        A cancel scope takes longer than most of what is done between two sleeps; and a loop that
+        rounds to milliseconds would wake it a little before its time, again and again.
+        """
+        loop = asyncio.get_running_loop()
+        timer = None
+        if seconds < math.inf:
+            timer = loop.call_later(max(0.0, seconds) + _ROUNDING_S, self._wake.set)
+        try:
+            await self._wake.wait()
+        finally:
+            if timer is not None:
+                timer.cancel()
 
     async def _tick(self, steps: tuple[Step[FrameHeard], ...]) -> None:
         began = self._clock()

@@ -5,8 +5,10 @@ A frame is a length (32 bits, big-endian) and a msgpack array of tagged messages
 
 import struct
 from collections import deque
+from functools import cache
 
 import msgspec
+import msgspec.structs
 
 from duologue.engines.shared_memory import OutgoingMemory
 
@@ -14,9 +16,6 @@ _LENGTH = struct.Struct(">I")
 _HEADER = struct.Struct(">IBI")
 _ARRAY32 = 0xDD
 _SEAL_BYTES = 256 * 1024
-_KEPT_BYTES = 4 * 2**20
-"""What a message was encoded into is used again up to this size: fresh memory costs far more than
-the copy of what is in it."""
 
 
 class LaneBroken(Exception):
@@ -28,10 +27,22 @@ class MessageTooLarge(ValueError):
 
 
 class Placed(msgspec.Struct, frozen=True, tag=True):
-    """A message whose bytes are in the shared memory."""
+    """A message whose bytes are in the shared memory.
+
+    ``field``: what is there is the value of this field, and ``message`` is the rest, encoded with
+    nothing in it. Without a field the whole message is there, encoded.
+    """
 
     offset: int
     size: int
+    field: str = ""
+    message: bytes = b""
+
+
+@cache
+def bytes_fields(kind: type[msgspec.Struct]) -> tuple[str, ...]:
+    """The fields of a message that are bytes: sound, pictures."""
+    return tuple(field.name for field in msgspec.structs.fields(kind) if field.type is bytes)
 
 
 class FrameReader:
@@ -79,7 +90,6 @@ class FrameWriter:
         self.memory: OutgoingMemory | None = None
         self.memory_above = limit
         self._encoder = msgspec.msgpack.Encoder()
-        self._encoded = bytearray()
         self._sealed: deque[bytearray] = deque()
         self._open = bytearray(_HEADER.size)
         self._count = 0
@@ -92,24 +102,40 @@ class FrameWriter:
     def put(self, message: msgspec.Struct) -> int:
         """Add a message, and say how large it is. Raises MessageTooLarge when no frame could
         hold it."""
-        encoded = self._encoded
-        self._encoder.encode_into(message, encoded)
-        size = len(encoded)
-        if size > _KEPT_BYTES:
-            self._encoded = bytearray()
-        if size > self._limit - _HEADER.size:
-            raise MessageTooLarge(f"a {type(message).__name__} of {size} bytes")
-        offset = None
-        if self.memory is not None and size > self.memory_above:
-            offset = self.memory.put(encoded)
-        if offset is None:
-            self._open += encoded
-        else:
-            self._encoder.encode_into(Placed(offset, size), self._open, -1)
+        before = len(self._open)
+        size = self._place(message) if self.memory is not None else 0
+        if not size:
+            self._encoder.encode_into(message, self._open, -1)
+            size = len(self._open) - before
+            if size > self._limit - _HEADER.size:
+                del self._open[before:]
+                raise MessageTooLarge(f"a {type(message).__name__} of {size} bytes")
+            if self.memory is not None and size > self.memory_above:
+                with memoryview(self._open) as view, view[before:] as encoded:
+                    offset = self.memory.put(encoded)
+                if offset is not None:
+                    del self._open[before:]
+                    self._encoder.encode_into(Placed(offset, size), self._open, -1)
         self._count += 1
         if len(self._open) >= _SEAL_BYTES:
             self._seal()
         return size
+
+    def _place(self, message: msgspec.Struct) -> int:
+        """Put a message's large field into the memory, which spares it being encoded: copied into
+        a buffer that is made for it. The message's size; 0 when it has none or there is no room."""
+        for field in bytes_fields(type(message)):
+            value = getattr(message, field)
+            if self.memory_above < len(value) <= self._limit - _HEADER.size:
+                assert self.memory is not None
+                offset = self.memory.put(value)
+                if offset is None:
+                    return 0
+                rest = self._encoder.encode(msgspec.structs.replace(message, **{field: b""}))
+                placed = Placed(offset, len(value), field, rest)
+                self._encoder.encode_into(placed, self._open, -1)
+                return len(value) + len(rest)
+        return 0
 
     def take(self) -> bytes | bytearray:
         """The next frame; empty when nothing is queued."""

@@ -17,8 +17,15 @@ from typing import Generic, Protocol, TypeVar, cast
 
 import anyio
 import msgspec
+import msgspec.structs
 
-from duologue.engines.frames import FrameReader, FrameWriter, LaneBroken, Placed
+from duologue.engines.frames import (
+    FrameReader,
+    FrameWriter,
+    LaneBroken,
+    Placed,
+    bytes_fields,
+)
 from duologue.engines.shared_memory import IncomingMemory, OutgoingMemory
 from duologue.engines.socket_stream import SocketStream
 from duologue.engines.unix_stream import UnixStream
@@ -63,7 +70,7 @@ LaneWord = Offered | Mapped | Placed | Returned
 _WORDS = frozenset({Offered, Mapped, Placed, Returned})
 
 
-In = TypeVar("In")
+In = TypeVar("In", bound=msgspec.Struct)
 
 
 class Wire(Protocol):
@@ -200,7 +207,12 @@ class Lane(Generic[In]):
             raise LaneBroken("a message in memory that is not shared")
         try:
             with self._incoming.view(placed.offset, placed.size) as view:
-                return self._messages.decode(view)
+                if not placed.field:
+                    return self._messages.decode(view)
+                message = self._messages.decode(placed.message)
+                if placed.field not in bytes_fields(type(message)):
+                    raise ValueError(f"a {type(message).__name__} has no bytes {placed.field!r}")
+                return msgspec.structs.replace(message, **{placed.field: bytes(view)})
         except ValueError as error:
             raise LaneBroken(f"a message that can't be decoded: {error}") from error
 

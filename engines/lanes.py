@@ -114,7 +114,7 @@ def new_gateway_name() -> str:
 
 # -- both lanes -----------------------------------------------------------------------------
 
-In = TypeVar("In")
+In = TypeVar("In", bound=msgspec.Struct)
 
 
 class Link(Generic[In]):

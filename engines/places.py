@@ -18,6 +18,7 @@ from duologue.engines.engine import (
     CloseSession,
     Command,
     EngineSpec,
+    Hear,
     OpenSession,
     Output,
     Respond,
@@ -221,6 +222,12 @@ class Places:
 
     async def _take(self, link: Link[ToWorker], commands: list[ToWorker]) -> None:
         for command in commands:
+            if type(command) is Hear:
+                # Most are of this kind.
+                place = self._places.get(command.session)
+                if place is not None and place.link is link:
+                    await self._pass(command)
+                continue
             if isinstance(command, Hello):
                 raise LaneBroken("it said hello twice")
             place = self._places.get(command.session)

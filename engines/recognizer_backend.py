@@ -11,7 +11,7 @@ import numpy as np
 from anyio.streams.memory import MemoryObjectReceiveStream
 
 from duologue.codecs.pcm import bytes_from_int16
-from duologue.engines.backend import Backend, Emit
+from duologue.engines.backend import Backend, Emit, incoming
 from duologue.engines.engine import (
     HEARD_RATE,
     AlignSpeech,
@@ -92,7 +92,7 @@ class RecognizerBackend:
         async with anyio.create_task_group() as group:
             await self._rehearse(group, recognition)
             task_status.started()
-            async for command in commands:
+            async for command in incoming(commands):
                 await self._take(group, recognition, emit, command)
             group.cancel_scope.cancel()
 

@@ -9,7 +9,7 @@ import anyio.abc
 import msgspec
 from anyio.streams.memory import MemoryObjectReceiveStream
 
-from duologue.engines.backend import Emit
+from duologue.engines.backend import Emit, incoming
 from duologue.engines.engine import (
     CancelResponse,
     CloseSession,
@@ -124,7 +124,7 @@ class StageBackend:
         stage = self._loaded[0]
         async with anyio.create_task_group() as group:
             task_status.started()
-            async for command in commands:
+            async for command in incoming(commands):
                 self._take(group, stage, emit, command)
             for session in tuple(self._sessions):
                 self._close(stage, session)

@@ -6,7 +6,7 @@ import anyio.abc
 from anyio.streams.memory import MemoryObjectReceiveStream
 
 from duologue.engines import worker
-from duologue.engines.backend import Backend, Emit
+from duologue.engines.backend import Backend, Emit, incoming
 from duologue.engines.engine import (
     Command,
     EngineSpec,
@@ -32,7 +32,7 @@ class EchoBackend:
         task_status: anyio.abc.TaskStatus[None],
     ) -> None:
         task_status.started()
-        async for command in commands:
+        async for command in incoming(commands):
             match command:
                 case Hear() if command.utterance != "kept":
                     emit(SpeechGenerated(1, command.pcm, session=command.session))

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import get_args
 
 import anyio
+import anyio.lowlevel
 import msgspec
 import pytest
 from hypothesis import given, strategies as st
@@ -284,6 +285,49 @@ async def test_a_lane_breaks_when_the_other_side_takes_nothing(
         await lane.pump()
 
 
+async def test_what_finds_the_socket_full_arrives_in_its_order(
+    sockets: tuple[UnixStream, UnixStream],
+) -> None:
+    limits = LaneLimits(shared_bytes=0)
+    near, far = gateway_lane(sockets[0], limits), worker_lane(sockets[1], limits)
+    heard: list[object] = []
+    sent = 0
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as group:
+            group.start_soon(near.pump)
+            for _ in range(8):
+                for _ in range(100):
+                    near.send(Hear("u", sent, bytes(3840), session="s"))
+                    sent += 1
+                await anyio.lowlevel.checkpoint()
+            while len(heard) < sent:
+                heard += await far.receive()
+            group.cancel_scope.cancel()
+    assert [message.start for message in heard if isinstance(message, Hear)] == list(range(sent))
+    await near.aclose()
+    await far.aclose()
+
+
+async def test_a_pumped_lane_writes_without_another_task(
+    sockets: tuple[UnixStream, UnixStream],
+) -> None:
+    """All of one turn of the event loop in one frame, at its end."""
+    near, far = gateway_lane(sockets[0], LaneLimits()), worker_lane(sockets[1], LaneLimits())
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as group:
+            group.start_soon(near.pump)
+            await anyio.wait_all_tasks_blocked()
+            messages = [Hear("u", number, b"ab", session="s") for number in range(3)]
+            for message in messages:
+                near.send(message)
+            await anyio.lowlevel.checkpoint()
+            assert near.queued_bytes == 0
+            assert await far.receive() == messages
+            group.cancel_scope.cancel()
+    await near.aclose()
+    await far.aclose()
+
+
 async def test_a_link_ends_with_the_first_lane_that_breaks(
     sockets: tuple[UnixStream, UnixStream],
 ) -> None:
@@ -394,11 +438,37 @@ async def test_large_messages_leave_the_socket_once_memory_is_shared(
     await settled(near, far)
     assert near.sharing
     near.send(LARGE)
-    assert near.queued_bytes < 100
+    assert near.queued_bytes < 200
     small = Hear("u", 1, b"ab", session="s")
     near.send(small)
     assert await exchanged(near, far) == []
     assert await far.receive() == [LARGE, small]
+
+
+async def test_a_long_text_goes_through_the_memory_too(
+    lanes: tuple[Lane[ToGateway], Lane[ToWorker]],
+) -> None:
+    near, far = lanes
+    request = ResponseRequest(instructions="long " * 20_000, messages=())
+    message = Respond(1, request, session="s")
+    assert await exchanged(near, far, message) == [message]
+    await settled(near, far)
+    near.send(message)
+    assert near.queued_bytes < 200
+    assert await exchanged(near, far) == []
+    assert await far.receive() == [message]
+
+
+async def test_a_placed_field_that_its_message_lacks_breaks_the_lane(
+    lanes: tuple[Lane[ToGateway], Lane[ToWorker]],
+) -> None:
+    near, far = lanes
+    await exchanged(near, far, LARGE)
+    rest = msgspec.msgpack.encode(CloseSession(session="s"))
+    near.send(Placed(0, 10, "session", rest))
+    await near.flush()
+    with pytest.raises(LaneBroken, match="no bytes 'session'"):
+        await far.receive()
 
 
 async def test_blocks_are_given_back_as_they_are_read(
@@ -412,7 +482,7 @@ async def test_blocks_are_given_back_as_they_are_read(
         assert await exchanged(near, far, *[LARGE] * 16) == [LARGE] * 16
         await settled(near, far)
     near.send(LARGE)
-    assert near.queued_bytes < 100
+    assert near.queued_bytes < 200
 
 
 async def test_when_the_memory_is_full_messages_go_through_the_socket_in_their_order(
