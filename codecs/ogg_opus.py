@@ -61,7 +61,7 @@ class OggOpusReader:
         """
         self._buffer += data
         packets: list[bytes] = []
-        while (page := self._next_page()) is not None:
+        for page in self._whole_pages():
             for packet in self._packets(page):
                 if self._headers == 0:
                     self._read_head(packet)
@@ -70,33 +70,31 @@ class OggOpusReader:
                 self._headers = min(2, self._headers + 1)
         return packets
 
-    def _next_page(self) -> bytes | None:
-        buffer = self._buffer
-        while True:
-            start = buffer.find(CAPTURE)
-            if start < 0:
-                del buffer[: max(0, len(buffer) - len(CAPTURE) + 1)]
-                return None
-            del buffer[:start]
-            if len(buffer) < _HEADER.size:
-                return None
-            segments = buffer[_HEADER.size - 1]
-            body = _HEADER.size + segments
+    def _whole_pages(self) -> Iterator[bytes]:
+        """The pages that are now complete, without their checksums."""
+        buffer, start = bytes(self._buffer), 0
+        while (start := buffer.find(CAPTURE, start)) >= 0:
+            body = start + _HEADER.size
             if len(buffer) < body:
-                return None
-            size = body + sum(buffer[_HEADER.size : body])
-            if len(buffer) < size:
-                return None
-            page = bytes(buffer[:size])
-            expected = int.from_bytes(page[22:26], "little")
-            if checksum(page[:22] + bytes(4) + page[26:]) == expected:
-                del buffer[:size]
-                return page
+                break
+            body += buffer[body - 1]
+            end = body + sum(buffer[start + _HEADER.size : body])
+            if len(buffer) < end:
+                break
+            expected = int.from_bytes(buffer[start + 22 : start + 26], "little")
+            blank = buffer[start : start + 22] + bytes(4) + buffer[start + 26 : end]
+            if checksum(blank) == expected:
+                yield blank
+                start = end
+                continue
             self.damaged += 1
             if self.damaged > MOST_DAMAGED:
                 raise MalformedDataError(f"more than {MOST_DAMAGED} damaged pages")
             self._broken = True
-            del buffer[: len(CAPTURE)]
+            start += len(CAPTURE)
+        if start < 0:
+            start = max(0, len(buffer) - len(CAPTURE) + 1)
+        del self._buffer[:start]
 
     def _packets(self, page: bytes) -> Iterator[bytes]:
         flags, segments = page[5], page[_HEADER.size - 1]

@@ -29,6 +29,7 @@ from duologue.realtime.moshi_wire import (
     MoshiWriter,
 )
 from duologue.realtime.websocket import EventBucket
+from duologue.sessions.clock import MonotonicClock
 
 INVALID: Final = 1007
 SLOW: Final = 1008
@@ -54,19 +55,19 @@ class MoshiChat:
         websocket: WebSocket,
         stream: DuplexStream,
         spec: DuplexSpec,
-        now: Callable[[], float] = anyio.current_time,
+        now: Callable[[], float] | None = None,
     ) -> None:
         self._websocket = websocket
         self._stream = stream
-        self._now = now
+        self._now = now or MonotonicClock().now
         self._frame_seconds = spec.frame_samples / spec.sample_rate
-        self._lead = Lead(now())
-        self._messages = EventBucket(*MESSAGES, now())
-        self._controls = EventBucket(*CONTROLS, now())
+        self._lead = Lead(self._now())
+        self._messages = EventBucket(*MESSAGES, self._now())
+        self._controls = EventBucket(*CONTROLS, self._now())
         self._reader = MoshiReader(spec)
         self._writer = MoshiWriter(spec, secrets.randbits(32))
         self._sequences = itertools.count()
-        self._stall = anyio.CancelScope()
+        self._sends_since = math.inf
         self._farewell = (1000, "")
 
     async def talk(self) -> tuple[int, str]:
@@ -75,6 +76,7 @@ class MoshiChat:
         async with anyio.create_task_group() as group:
             group.start_soon(self._listen, group.cancel_scope)
             group.start_soon(self._speak, group.cancel_scope)
+            group.start_soon(self._watch, group.cancel_scope)
         return self._farewell
 
     async def _listen(self, scope: anyio.CancelScope) -> None:
@@ -118,13 +120,6 @@ class MoshiChat:
                     self._stream.send(frame)
 
     async def _speak(self, scope: anyio.CancelScope) -> None:
-        with self._stall:
-            await self._say_all()
-        if self._stall.cancelled_caught:
-            self._farewell = (SLOW, "too slow to read")
-        scope.cancel()
-
-    async def _say_all(self) -> None:
         try:
             while True:
                 match await self._stream.receive():
@@ -141,9 +136,17 @@ class MoshiChat:
             self._farewell = (LOST, "the model was lost")
         except (WebSocketDisconnect, RuntimeError, OSError):
             pass
+        scope.cancel()
 
     async def _send(self, message: bytes) -> None:
-        # One scope for all of them: to make one takes longer than to send.
-        self._stall.deadline = anyio.current_time() + STALL_SECONDS
+        self._sends_since = self._now()
         await self._websocket.send_bytes(message)
-        self._stall.deadline = math.inf
+        self._sends_since = math.inf
+
+    async def _watch(self, scope: anyio.CancelScope) -> None:
+        """Cut off who takes nothing. A time-out for each message would take longer than to send."""
+        while self._now() - self._sends_since < STALL_SECONDS:
+            with anyio.move_on_after(STALL_SECONDS / 10):
+                await anyio.sleep_forever()
+        self._farewell = (SLOW, "too slow to read")
+        scope.cancel()

@@ -8,7 +8,7 @@ import anyio.lowlevel
 import pytest
 
 from duologue.codecs.ogg_opus import OggOpusWriter
-from duologue.engines.duplex import DuplexSpec, FrameHeard, ResetDuplex
+from duologue.engines.duplex import DuplexSpec, FrameHeard, FrameSpoken, ResetDuplex
 from duologue.realtime import moshi_chat
 from duologue.realtime.moshi_chat import CONTROLS, MESSAGES, MoshiChat
 from duologue.realtime.moshi_wire import MOST_AHEAD, Lead
@@ -119,3 +119,28 @@ async def test_messages_without_meaning_are_read_no_faster_either(
     rate, burst = MESSAGES
     _, _, watch = await chat([b"\x02hello"] * 2000, monkeypatch)
     assert watch.time == pytest.approx((2000 - burst) / rate, abs=1 / rate)
+
+
+async def test_a_client_that_takes_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Deaf:
+        sent = 0
+
+        async def receive(self) -> dict[str, Any]:
+            await anyio.sleep_forever()
+            raise AssertionError
+
+        async def send_bytes(self, message: bytes) -> None:
+            self.sent += 1
+            if self.sent == 3:
+                await anyio.sleep_forever()
+
+    class Speaking(Stream):
+        async def receive(self) -> Any:
+            await anyio.lowlevel.checkpoint()
+            return FrameSpoken(session="", tick=0, pcm=bytes(3840))
+
+    monkeypatch.setattr(moshi_chat, "STALL_SECONDS", 0.05)
+    socket = Deaf()
+    talking = MoshiChat(socket, Speaking(), SPEC)  # type: ignore[arg-type]
+    assert await talking.talk() == (moshi_chat.SLOW, "too slow to read")
+    assert socket.sent == 3, "the handshake, a frame, and the one that it did not take"
