@@ -37,6 +37,9 @@ _SET_PACKET_LOSS_PERC = 4014
 _SET_DTX = 4016
 _SET_SIGNAL = 4024
 _RESET_STATE = 4028
+_FORCE_MODE = 11002
+_CELT = 1002
+_ANY_MODE = -1000
 _MAX_PACKET = 1275 * 3
 _FRAME_TICKS = (
     *(480, 960, 1920, 2880) * 3,  # SILK
@@ -99,6 +102,7 @@ class OpusEncoder:
             raise CodecError(f"libopus made no encoder: error {failure.value}")
         self._control(_SET_SIGNAL, _SIGNAL_VOICE)
         self._packet = ctypes.create_string_buffer(_MAX_PACKET)
+        self._hushed = False
         self._settings = settings or OpusSettings()
         self._apply(None, self._settings)
 
@@ -125,6 +129,30 @@ class OpusEncoder:
     def encode(self, samples: Int16Samples) -> bytes:
         """One packet for 2.5, 5, 10, 20, 40 or 60 ms. One of up to 2 bytes is DTX's and need not
         be sent. MediaValueError for another length or kind of samples."""
+        if self._hushed:
+            self._hushed = False
+            self._control(_FORCE_MODE, _ANY_MODE)
+        return self._encode(samples)
+
+    def hush(self, samples: Int16Samples) -> bytes:
+        """As `encode`, for sound that ends and the silence behind it.
+
+        By CELT (RFC 6716, section 4.3), until `encode` is called: SILK (section 4.2) lowers its
+        gain by a few dB every 5 ms only, so that a voice that breaks off could be heard into the
+        next packet. Sound is never left to DTX, which takes a steady tone for nobody's.
+        """
+        if not self._hushed:
+            self._hushed = True
+            self._control(_FORCE_MODE, _CELT)
+        if not self._settings.dtx or not samples.any():
+            return self._encode(samples)
+        self._control(_SET_DTX, 0)
+        try:
+            return self._encode(samples)
+        finally:
+            self._control(_SET_DTX, 1)
+
+    def _encode(self, samples: Int16Samples) -> bytes:
         if samples.dtype != np.int16 or samples.ndim != 1:
             raise MediaValueError(f"Opus encodes mono int16, not {samples.dtype} {samples.shape}")
         # As bytes: ctypes takes their address at a tenth of what an array's costs.

@@ -60,9 +60,11 @@ def stretch(pieces: Sequence[tuple[float, Samples]], begin: float, end: float) -
 
 
 def fade_seconds(heard: Samples) -> float | None:
-    """How long sound that ends in this took to fade, from 90 % of what it was to silence.
+    """How long sound that ends in this took to fall from half of its loudness to a twentieth.
 
-    ``None`` when there was no sound, or nothing before the fade to compare it with.
+    Of a straight ramp that is 45 %. Loudness is that of the last periods of a voice before its end:
+    what it was longer ago says nothing, as voices rise and fall by themselves. ``None`` when there
+    was no sound, or nothing before the fade to compare it with.
     """
     count = len(heard) // _WINDOW
     windows = np.abs(heard[: count * _WINDOW].astype(np.int32)).reshape(count, _WINDOW)
@@ -71,7 +73,7 @@ def fade_seconds(heard: Samples) -> float | None:
     if len(sounding) == 0 or sounding[-1] < 60:
         return None
     end = int(sounding[-1])
-    # Within 5 ms even a low voice has a peak.
-    usual = float(np.median([peaks[at : at + 5].max() for at in range(end - 60, end - 15)]))
-    full = np.flatnonzero(peaks[: end + 1] >= 0.9 * usual)
-    return None if len(full) == 0 else (end - int(full[-1])) / 1000
+    usual = int(peaks[end - 20 : end - 8].max())
+    half = np.flatnonzero(peaks >= 0.5 * usual)
+    low = np.flatnonzero(peaks >= max(SILENT_BELOW, 0.05 * usual))
+    return (int(low[-1]) - int(half[-1])) / 1000

@@ -212,12 +212,14 @@ class AudioSender(ReportTarget):
         self._timestamp += (self._period - period) * self._frame_ticks
         if not self._transport.ready:
             return
+        ends = self._ending is not None
         frame, played = self._next_frame()
         if frame is None:
             self._send_silence()
         else:
             self._adapt()
-            self._send(self._encoder.encode(frame), marker=self._silent > 0)
+            encode = self._opus.hush if self._opus is not None and ends else self._encoder.encode
+            self._send(encode(frame), marker=self._silent > 0)
             self._silent = 0
             self._in_dtx = False
         if played:
@@ -255,7 +257,7 @@ class AudioSender(ReportTarget):
             first = self._encoder.encode(_QUIET) if self._silent == 1 else b""
             self._send(first or self._quiet, marker=False)
         elif self._silent <= HANGOVER:
-            packet = self._opus.encode(_QUIET)
+            packet = self._opus.hush(_QUIET)
             tiny = len(packet) <= DTX_BYTES
             if not (tiny and self._in_dtx):
                 # The first tiny packet tells the decoder of the pause.

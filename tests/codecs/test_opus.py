@@ -63,6 +63,42 @@ def test_speech_survives_at_a_speech_bit_rate() -> None:
     assert best > 6
 
 
+@pytest.mark.parametrize("complexity", [0, 5])
+@pytest.mark.parametrize("steady", [False, True])
+def test_what_is_hushed_ends_within_its_packet(steady: bool, complexity: int) -> None:
+    original = voice(3.0)
+    if steady:
+        # DTX takes a tone that never changes for noise.
+        time = np.arange(3 * RATE) / RATE
+        original = (8000 * np.sin(2 * np.pi * 300 * time)).astype(np.int16)
+    for frames in range(40, 140, 7):
+        encoder, decoder = OpusEncoder(RATE, OpusSettings(complexity=complexity)), OpusDecoder(RATE)
+        for at in range(0, frames * FRAME, FRAME):
+            decoder.decode(encoder.encode(original[at : at + FRAME]))
+        ending = np.zeros(FRAME, np.int16)
+        part = original[frames * FRAME :][:168]
+        ending[:168] = part * np.linspace(1, 0, 168)
+        faded = decoder.decode(encoder.hush(ending))
+        after = [decoder.decode(encoder.hush(np.zeros(FRAME, np.int16))) for _ in range(5)]
+        assert np.abs(faded[:240]).max() > 500
+        assert np.abs(np.concatenate(after)).max() < 100
+
+
+def test_after_a_hush_speech_is_coded_as_before_and_silence_goes_to_dtx() -> None:
+    encoder = OpusEncoder(RATE, OpusSettings(bit_rate=28_000))
+    original = voice(1.0)
+    silence = np.zeros(FRAME, np.int16)
+    before = [encoder.encode(part) for part in original.reshape(-1, FRAME)]
+    hushed = [encoder.hush(silence) for _ in range(25)]
+    assert len(hushed[-1]) <= 2
+    # CELT: RFC 6716, section 3.1. The first is the transition, with both.
+    assert all(packet[0] >> 3 >= 16 for packet in hushed[1:5])
+    after = [encoder.encode(part) for part in original.reshape(-1, FRAME)]
+    assert {packet[0] >> 3 for packet in after[5:]} == {packet[0] >> 3 for packet in before[5:]}
+    with pytest.raises(MediaValueError):
+        encoder.hush(np.zeros(FRAME, np.float32))  # type: ignore[arg-type]
+
+
 def test_low_delay_is_celt_and_keeps_more_of_the_sound() -> None:
     settings = OpusSettings(bit_rate=48_000, complexity=0, loss_percent=0, fec=False, dtx=False)
     original = voice(2.0)

@@ -48,11 +48,15 @@ def test_a_stretch_of_time_has_silence_where_nothing_was_heard() -> None:
     assert heard[-480:].tolist() == HUM[:480].tolist()
 
 
-def test_a_fade_is_measured_from_nine_tenths_to_silence() -> None:
+def test_a_fade_is_measured_from_half_to_a_twentieth() -> None:
     hum = np.tile(HUM, 15)
     ramp = np.concatenate((np.ones(len(hum) - 480), np.linspace(1, 0, 480)))
     faded = np.concatenate(((hum * ramp).astype(np.int16), SILENCE))
-    assert fade_seconds(faded) == pytest.approx(0.009, abs=0.003)
+    assert fade_seconds(faded) == pytest.approx(0.0045, abs=0.0016)
+    # A voice that was louder before, and the noise of a codec behind it, do not count.
+    spoken = np.concatenate((4 * hum[: FRAME * 10], hum[FRAME * 10 :] * ramp[FRAME * 10 :]))
+    noisy = np.concatenate((spoken, np.tile(np.array([120, -120]), 240), SILENCE))
+    assert fade_seconds(noisy.astype(np.int16)) == pytest.approx(0.0045, abs=0.0016)
     assert fade_seconds(np.concatenate((hum, SILENCE))) == pytest.approx(0.0, abs=0.002)
     assert fade_seconds(SILENCE) is None
     assert fade_seconds(HUM) is None
