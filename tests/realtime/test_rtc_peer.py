@@ -63,7 +63,7 @@ async def test_an_address_of_another_family_is_not_ours():
 async def test_a_peer_that_never_comes_is_given_up_and_leaves_nothing():
     ours = peer(PeerSettings(HOME, connect_seconds=0.05))
     await ours.gather()
-    with pytest.raises(PeerFailed, match="ICE took too long"), anyio.fail_after(10):
+    with pytest.raises(PeerFailed, match="ICE took too long"), anyio.fail_after(60):
         await ours.connect()
     assert not ours.open
     ours.say("nobody hears this")
@@ -100,7 +100,7 @@ def loopback(monkeypatch):
 
 
 async def until(condition):
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         while not condition():  # noqa: ASYNC110 - packets come over real sockets
             await anyio.sleep(0.005)
 
@@ -141,18 +141,27 @@ async def test_an_ice_restart_moves_the_sound_of_both_sides_and_closes_the_old_s
 
 
 async def test_a_handshake_that_never_ends_is_given_up_and_leaves_nothing(loopback):
-    remote = RemotePeer()
-    ours = peer(PeerSettings(HOME, connect_seconds=0.5), await remote.offer())
-    local = await ours.gather()
-    with anyio.fail_after(10):
+    async def fails_within(seconds):
+        remote = RemotePeer()
+        ours = peer(PeerSettings(HOME, connect_seconds=seconds), await remote.offer())
+        local = await ours.gather()
         async with anyio.create_task_group() as tasks:
             # ICE comes about; nobody answers to DTLS.
             tasks.start_soon(remote.reach, local)
-            with pytest.raises(PeerFailed, match="DTLS took too long"):
+            with pytest.raises(PeerFailed) as raised:
                 await ours.connect()
+            tasks.cancel_scope.cancel()
         await ours.aclose()
-    assert ours._ice.state == "closed" and not ours._ice._connection._protocols
-    await remote.close()
+        assert ours._ice.state == "closed" and not ours._ice._connection._protocols
+        await remote.close()
+        return str(raised.value)
+
+    # ICE takes its time where others use the machine.
+    for seconds in (0.5, 5.0, 30.0):
+        failure = await fails_within(seconds)
+        if failure != "ICE took too long":
+            break
+    assert failure == "DTLS took too long"
 
 
 async def test_a_certificate_of_somebody_else_is_no_connection(loopback):
@@ -160,7 +169,7 @@ async def test_a_certificate_of_somebody_else_is_no_connection(loopback):
     theirs = await other.offer()
     ours = peer(choice=replace(await remote.offer(), fingerprints=theirs.fingerprints))
     local = await ours.gather()
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(remote.connect, local)
             with pytest.raises(PeerFailed, match="DTLS failed"):

@@ -128,7 +128,7 @@ async def _open_house(
         server = PatientServer(server_config(app, certificate=None))
         with socket.socket() as listener:
             listener.bind(("127.0.0.1", 0))
-            with anyio.fail_after(30):
+            with anyio.fail_after(60):
                 async with calls, live, registry, anyio.create_task_group() as tasks:
                     tasks.start_soon(server.serve, [listener])
                     while not server.started:

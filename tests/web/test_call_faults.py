@@ -128,7 +128,7 @@ async def test_calls_at_once_leave_no_socket_task_or_thread(open_house: OpenHous
         await several(10)
         before = held()
         await several(10)
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             # Connections of the HTTP server end a little later.
             while any(now > then for now, then in zip(held(), before, strict=True)):
                 await anyio.lowlevel.checkpoint()

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
+import httpx
 import msgspec
 import pytest
 from starlette.applications import Starlette
@@ -15,7 +16,7 @@ from starlette.routing import Route
 
 from duologue.sessions.headcount import Headcount
 from duologue.web import peers as module
-from duologue.web.peers import FIGURES, SECRETS, Peers, SharedSecret
+from duologue.web.peers import FIGURES, SECRETS, Peers, SharedSecret, inside_client
 from duologue.web.seat import Seat, inside_socket
 from duologue.web.uvicorn_impl import PatientServer, server_config
 
@@ -60,9 +61,13 @@ async def test_those_that_answer_are_heard_whatever_the_others_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    monkeypatch.setattr(module, "ANSWER_SECONDS", 0.2)
     ours = peers(tmp_path, 4)
     well, gone, stuck = ours.seat.others()
+
+    def client(socket: Path, seconds: float) -> httpx.AsyncClient:
+        return inside_client(socket, 0.2 if socket == stuck else 60.0)
+
+    monkeypatch.setattr(module, "inside_client", client)
     told: list[bytes] = []
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(str(stuck))

@@ -58,7 +58,7 @@ def relay(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Relay]:
 
 
 async def listening(relay: Relay) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         while not await anyio.to_thread.run_sync(  # noqa: ASYNC110 - it is another process
             relay.said, "listener opened on"
         ):

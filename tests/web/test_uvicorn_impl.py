@@ -244,8 +244,14 @@ async def flood(websocket: WebSocket) -> None:
 
 
 async def test_a_client_that_reads_at_last_finds_the_close_behind_what_it_missed() -> None:
-    async with serving(flood) as port, client(port) as connection:
-        await anyio.sleep(0.3)
+    given_up = anyio.Event()
+
+    async def handler(websocket: WebSocket) -> None:
+        await flood(websocket)
+        given_up.set()
+
+    async with serving(handler) as port, client(port) as connection:
+        await given_up.wait()
         assert await close_code(connection) == 1008
 
 
