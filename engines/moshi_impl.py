@@ -1,14 +1,14 @@
 """A Moshi-family network as a stepper: arrays in, one step, arrays out."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from duologue.engines.lockstep import LockstepError, StepInput, StepOutput
+from duologue.engines.moshi_crew import Alone, Crew, Kept
+from duologue.engines.step_graph import Run, capture
 from duologue.models.moshi.duplex_network import DuplexInput, DuplexNetwork
 from duologue.models.moshi.moshi_config import SamplingChoice
 from duologue.models.moshi.page_book import PageBook
@@ -16,16 +16,16 @@ from duologue.models.moshi.page_book import PageBook
 GRAPH_SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 256)
 """Slots that a captured graph steps; a step takes the smallest that has all active slots."""
 
-Run = Callable[[], None]
-
 
 @dataclass(frozen=True, slots=True)
 class SavedSlot:
-    """A session's tensors in host memory, and where it is in its ring."""
+    """A session's tensors in host memory, and where it is in its ring. ``kept``: what other
+    ranks have of it."""
 
     tensors: tuple[Tensor, ...]
     position: int
     ring: int
+    kept: Kept | None
 
 
 class MoshiStepper:
@@ -33,7 +33,8 @@ class MoshiStepper:
 
     ``kv_dtype``: of keys and values; that of the weights if ``None``. ``pages``: of keys and
     values, for all slots together; ``None``: as many as whole windows of all slots take. With
-    fewer, sessions that find none left remember less than a window.
+    fewer, sessions that find none left remember less than a window. ``crew``: the other ranks that
+    the network has joined.
 
     On a CUDA device the steps of models like the published ones are captured as graphs, one for
     each of :data:`GRAPH_SIZES` that is needed, when they are first made.
@@ -45,6 +46,7 @@ class MoshiStepper:
         slots: int,
         kv_dtype: torch.dtype | None = None,
         pages: int | None = None,
+        crew: Crew | None = None,
     ) -> None:
         """ValueError unless there is a slot, and a page for each."""
         if slots < 1:
@@ -55,6 +57,7 @@ class MoshiStepper:
         self.row_limits = (config.text_card, *[config.card] * config.agent_codebooks)
         self.user_limits = (config.card,) * config.user_codebooks
         self._network = network
+        self._crew = crew or Alone()
         self._device = network.language.initial.device
         each, page = network.language.transformer.ring_pages
         whole = slots * each
@@ -96,6 +99,11 @@ class MoshiStepper:
             if page is not None:
                 self._pages[slot] = page
             self._rings[slot] = self._book.ring(int(slot))
+        self._crew.step(
+            inputs.active[:size],
+            self._pages[:size, 0].astype(np.int64),
+            self._rings[:size, 0].astype(np.int64),
+        )
         parts = (
             inputs.pcm,
             inputs.forced,
@@ -156,25 +164,18 @@ class MoshiStepper:
 
         if not self._graphs:
             return run
-        # Kernels are compiled and libraries set up outside of the capture; nobody moves in it.
+        # Nobody moves, and nobody is given a page.
         kept = self._sent[:size].clone()
         self._sent[:size] = 0
+        self._sent[:size, -2] = -1
         self._sent[:size, -1] = self.state.language.temporal.places
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=True):
-            with torch.cuda.stream(side):
-                for _ in range(2):
-                    run()
-            torch.cuda.current_stream().wait_stream(side)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                run()
+        captured = capture(run, with_peers=self._network.language.transformer.peers is not None)
         self._sent[:size] = kept
-        return cast(Run, graph.replay)
+        return captured
 
     def reset(self, slot: int, choice: SamplingChoice) -> None:
         self._book.clear(slot)
+        self._crew.clear(slot)
         slots = torch.zeros(self.slots, dtype=torch.bool, device=self._device)
         slots[slot] = True
         self.state.reset(slots)
@@ -195,16 +196,19 @@ class MoshiStepper:
         """Raises LockstepError where there are no pages for it."""
         self._book.clear(target)
         self._hold(target, self._book.copy(source, target))
+        self._crew.copy(source, target, self._book.held(target))
         self.state.copy_slot(source, target)
 
     def save(self, slot: int) -> SavedSlot:
+        kept = self._crew.keep(slot)
         tensors = tuple(self.state.save(slot))
-        return SavedSlot(tensors, self._book.position(slot), self._book.ring(slot))
+        return SavedSlot(tensors, self._book.position(slot), self._book.ring(slot), kept)
 
     def restore(self, slot: int, saved: SavedSlot) -> None:
         """Raises LockstepError where there are no pages for it."""
         self._book.clear(slot)
         self._hold(slot, self._book.fill(slot, saved.position, saved.ring))
+        self._crew.restore(slot, saved.kept, self._book.held(slot))
         self.state.restore(slot, saved.tensors)
 
     def _hold(self, slot: int, there: bool) -> None:

@@ -7,24 +7,28 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class Case:
     """``windows``: ``full``, ``young``, or ``churn``: full, and one leaves and another joins now
-    and then. ``kv``: ``bf16`` or ``fp8``."""
+    and then. ``kv``: ``bf16`` or ``fp8``. ``weights``: ``bf16``, or how those of the layers are
+    kept."""
 
     sessions: int
     windows: str
     kv: str
     ticks: int
+    weights: str = "bf16"
 
     @staticmethod
     def parse(text: str, ticks: int, long: int) -> "Case":
-        """``64:full:bf16``. Raises argparse.ArgumentTypeError."""
+        """``64:full:bf16`` or ``64:full:bf16:int8``. Raises argparse.ArgumentTypeError."""
         try:
-            sessions, windows, kv = text.split(":")
-            if windows not in ("full", "young", "churn") or kv not in ("bf16", "fp8"):
+            sessions, windows, kv, weights = (*text.split(":"), "bf16")[:4]
+            known = windows in ("full", "young", "churn") and kv in ("bf16", "fp8")
+            if not known or weights not in ("bf16", "int8", "fp8") or text.count(":") > 3:
                 raise ValueError
-            return Case(int(sessions), windows, kv, long if windows == "churn" else ticks)
+            lasting = long if windows == "churn" else ticks
+            return Case(int(sessions), windows, kv, lasting, weights)
         except ValueError:
             raise argparse.ArgumentTypeError(
-                f"{text} is not SESSIONS:full|young|churn:bf16|fp8"
+                f"{text} is not SESSIONS:full|young|churn:bf16|fp8[:int8|fp8]"
             ) from None
 
 
@@ -40,7 +44,9 @@ DEFAULT_CASES = (
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--cases", nargs="+", default=DEFAULT_CASES, metavar="N:WINDOWS:KV")
+    command.add_argument(
+        "--cases", nargs="+", default=DEFAULT_CASES, metavar="N:WINDOWS:KV[:WEIGHTS]"
+    )
     command.add_argument("--ticks", type=int, default=300, help="ticks of a case")
     command.add_argument(
         "--long", type=int, default=7500, help="ticks of a case with joins and leaves"

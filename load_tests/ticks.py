@@ -11,7 +11,8 @@ import json
 import os
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from time import perf_counter
 from typing import Any
 
@@ -35,6 +36,7 @@ from duologue.models.moshi.moshi_config import (
     SeanetConfig,
     TransformerConfig,
 )
+from duologue.models.moshi.narrow_weights import Narrow, NarrowLinear, narrow_layers
 from duologue.models.moshi.paged_kv import FP8
 from duologue.models.moshi.sampling import Sampling
 from load_tests.report import Json, percentile
@@ -44,6 +46,7 @@ PERIOD_MS = 80.0
 YOUNG_S = 20.0
 GIB = 2**30
 WARM_UP = 10
+_NARROW: Mapping[str, Narrow] = {"int8": "int8", "fp8": "fp8"}
 
 Row = dict[str, Json]
 
@@ -138,8 +141,36 @@ def weight_bytes(network: DuplexNetwork) -> int:
         weight.nbytes
         for module in modules
         if not isinstance(module, nn.Embedding)
-        for weight in module.parameters(recurse=False)
+        for weight in _weights(module)
     )
+
+
+def _weights(module: nn.Module) -> Iterator[Tensor]:
+    yield from module.parameters(recurse=False)
+    if isinstance(module, NarrowLinear):
+        yield from module.buffers(recurse=False)
+
+
+@contextmanager
+def narrowed(network: DuplexNetwork, weights: str, device: str) -> Iterator[None]:
+    """Keep the layers' weights so meanwhile: ``bf16`` leaves them, as ``int8`` and ``fp8`` do not.
+    The wide ones stay beside them, so memory is no less."""
+    kind = _NARROW.get(weights)
+    layers = [*network.language.transformer.layers, *network.language.depth.layers]
+    modules = [module for layer in layers for module in layer.modules()]
+    wide = [
+        (module, name, child)
+        for module in modules
+        for name, child in module.named_children()
+        if isinstance(child, nn.Linear)
+    ]
+    if kind is not None:
+        narrow_layers(layers, kind, device)
+    try:
+        yield
+    finally:
+        for module, name, child in wide:
+            setattr(module, name, child)
 
 
 def kv_bytes(network: DuplexNetwork, case: Case, steps: int) -> int:
@@ -188,6 +219,11 @@ def speech(sessions: int, samples: int) -> Iterator[dict[int, Any]]:
 
 def measure(network: DuplexNetwork, case: Case, device: str, bandwidth: float) -> Row:
     """Run a case; its row."""
+    with narrowed(network, case.weights, device):
+        return _measure(network, case, device, bandwidth)
+
+
+def _measure(network: DuplexNetwork, case: Case, device: str, bandwidth: float) -> Row:
     kv_dtype = FP8 if case.kv == "fp8" else None
     stepper = Aged(network, case.sessions, kv_dtype)
     lockstep = Lockstep(stepper)
@@ -218,6 +254,7 @@ def measure(network: DuplexNetwork, case: Case, device: str, bandwidth: float) -
     row |= {
         "windows": case.windows,
         "kv": case.kv,
+        "weights": case.weights,
         "limit_ms": None if case.windows == "churn" else round(limit, 1),
     }
     del stepper, lockstep
@@ -252,7 +289,7 @@ def measure_reference(sessions: int, ticks: int, device: str) -> Row:
                 if tick >= WARM_UP:
                     times.append(1000 * (perf_counter() - began))
             row = _row("moshi 0.2.13", sessions, times, first, memory_gib(device))
-    row |= {"windows": "full", "kv": "bf16", "limit_ms": None}
+    row |= {"windows": "full", "kv": "bf16", "weights": "bf16", "limit_ms": None}
     del language, mimi, generator
     free()
     return row
@@ -286,15 +323,23 @@ def free() -> None:
 
 
 def divergence(network: DuplexNetwork, device: str, ticks: int) -> list[Row]:
-    """How far the text's distribution moves: with keys and values in 8 bits, and in a larger batch.
+    """How far the text's distribution moves: in a larger batch, and with keys and values, or the
+    layers' weights, in 8 bits.
 
     Both runs are told the same tokens. Weights are random, so that many tokens are about equally
     likely: agreement on the likeliest is worse than a trained model's.
     """
     baseline, tokens = _logits(network, device, ticks, slots=2)
     rows: list[Row] = []
-    for what, slots, kv in (("again", 2, None), ("batch of 64", 64, None), ("fp8 kv", 2, FP8)):
-        other, _ = _logits(network, device, ticks, slots=slots, kv=kv, told=tokens)
+    for what, slots, kv, weights in (
+        ("again", 2, None, "bf16"),
+        ("batch of 64", 64, None, "bf16"),
+        ("fp8 kv", 2, FP8, "bf16"),
+        ("int8 weights", 2, None, "int8"),
+        ("fp8 weights", 2, None, "fp8"),
+    ):
+        with narrowed(network, weights, device):
+            other, _ = _logits(network, device, ticks, slots=slots, kv=kv, told=tokens)
         p = torch.log_softmax(baseline.float(), -1)
         q = torch.log_softmax(other.float(), -1)
         kl = (p.exp() * (p - q)).sum(-1)
@@ -389,6 +434,7 @@ def run(args: argparse.Namespace, say: Callable[[str], None]) -> dict[str, Json]
                 "sessions",
                 "windows",
                 "kv",
+                "weights",
                 "limit",
                 "p50",
                 "p95",
@@ -427,7 +473,7 @@ def _device_name(device: str) -> str:
 
 
 def _line(cells: list[str]) -> str:
-    widths = (13, 8, 7, 5, 6, 7, 7, 7, 15, 6, 17)
+    widths = (13, 8, 7, 5, 7, 6, 7, 7, 7, 15, 6, 17)
     return "  ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
 
 
@@ -438,6 +484,7 @@ def _table_line(row: Row) -> str:
             str(row["sessions"]),
             str(row["windows"]),
             str(row["kv"]),
+            str(row["weights"]),
             str(row["limit_ms"] or ""),
             str(row["p50_ms"]),
             str(row["p95_ms"]),

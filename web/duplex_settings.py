@@ -5,7 +5,8 @@ from typing import Final, Literal
 
 from duologue.web.setting import declare
 
-Number = Literal["auto", "float32", "bfloat16", "float16", "float8"]
+Number = Literal["auto", "float32", "bfloat16", "float16"]
+KvNumber = Literal["auto", "float32", "bfloat16", "float16", "float8"]
 
 _GROUP: Final = "Frame-locked model"
 
@@ -26,7 +27,19 @@ class DuplexSettings:
     moshi_dtype: Number = declare(
         "auto", "type of the weights; auto is bfloat16 on CUDA and float32 elsewhere", _GROUP
     )
-    moshi_kv_dtype: Number = declare(
+    moshi_weights: Literal["auto", "int8", "fp8"] = declare(
+        "auto",
+        "keep the layers' weights in 8 bits, with a scale for each output channel; auto keeps them "
+        "in moshi_dtype",
+        _GROUP,
+    )
+    moshi_tensor_parallel: int = declare(
+        1,
+        "devices that share the temporal transformer: CUDA's first ones, or processes on the CPU",
+        _GROUP,
+        low=1,
+    )
+    moshi_kv_dtype: KvNumber = declare(
         "auto", "type of the keys and values; auto is that of the weights", _GROUP
     )
     duplex_transcripts: Literal["auto", "on", "off"] = declare(

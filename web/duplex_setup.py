@@ -45,13 +45,21 @@ def moshi_options(settings: Settings) -> MoshiOptions:
         raise SettingsError(f"moshi: {error}") from error
     if not any(folder.glob("*.safetensors")):
         raise SettingsError(f"moshi: {folder} has no .safetensors file")
+    device = duplex.moshi_device or ""
+    if duplex.moshi_tensor_parallel > 1 and device not in ("", "cpu", "cuda"):
+        raise SettingsError(
+            f"moshi_device: {device} is one device, and moshi_tensor_parallel takes "
+            f"{duplex.moshi_tensor_parallel}; say cuda, and which in the deployment's devices"
+        )
     local = Path(duplex.moshi).expanduser()
     name = local.resolve().name if local.is_dir() else duplex.moshi.rsplit("/", 1)[-1]
     return MoshiOptions(
         folder=str(folder),
         name=name,
-        device=duplex.moshi_device or "",
+        device=device,
         dtype="" if duplex.moshi_dtype == "auto" else duplex.moshi_dtype,
+        weights="" if duplex.moshi_weights == "auto" else duplex.moshi_weights,
+        tensor_parallel=duplex.moshi_tensor_parallel,
         kv_dtype="" if duplex.moshi_kv_dtype == "auto" else duplex.moshi_kv_dtype,
         default_voice=settings.voice or "",
         limits=duplex_limits(settings),

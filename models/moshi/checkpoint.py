@@ -7,7 +7,7 @@ same files, sizes left out, and ``voices.tgz``. transformers' Moshi: all network
 """
 
 import tarfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -21,6 +21,8 @@ from duologue.models.moshi.kyutai_layout import UnsupportedCheckpoint
 from duologue.models.moshi.language_model import LanguageModel
 from duologue.models.moshi.mimi import Mimi
 from duologue.models.moshi.moshi_config import MimiConfig, MoshiConfig
+from duologue.models.moshi.narrow_weights import Narrow, narrow_layers
+from duologue.models.moshi.tensor_shards import WHOLE, Shard, read_shard
 from duologue.models.moshi.transformer import TemporalTransformer, Transformer
 
 Kind = Literal["moshi", "personaplex", "hibiki", "mimi"]
@@ -143,21 +145,75 @@ def load_mimi(checkpoint: Checkpoint, device: str = "cpu") -> Mimi:
 
 
 def load_language_model(
-    checkpoint: Checkpoint, device: str = "cpu", dtype: torch.dtype = torch.bfloat16
+    checkpoint: Checkpoint,
+    device: str = "cpu",
+    dtype: torch.dtype = torch.bfloat16,
+    *,
+    shard: Shard = WHOLE,
+    narrow: Narrow | None = None,
 ) -> LanguageModel:
-    """The language model. Raises :exc:`UnsupportedCheckpoint`."""
-    if checkpoint.language is None:
-        raise UnsupportedCheckpoint("the checkpoint is a codec alone")
-    tensors = _tensors(checkpoint.language_files, device)
-    layout = kyutai_layout if checkpoint.layout == "kyutai" else transformers_layout
-    tensors = layout.language_tensors(tensors, checkpoint.language)
+    """The language model, or what the first rank has of it. Raises :exc:`UnsupportedCheckpoint`.
+
+    ``narrow``: keep the layers' weights so; then the wide ones are never on the device together.
+    """
+    config, tensors = _language_tensors(checkpoint, shard, device if narrow is None else "cpu")
     if checkpoint.kind == "hibiki":
         # The end of a translation is sampled too early at times; it is read as padding instead.
         text = tensors["text_emb.weight"]
-        text[2] = text[checkpoint.language.text_padding]
+        text[2] = text[config.text_padding]
     with torch.device("meta"):
-        model = LanguageModel(checkpoint.language)
-    return _filled(model, tensors, dtype)
+        model = LanguageModel(config)
+    _filled(model, tensors, dtype)
+    if narrow is not None:
+        narrow_layers([*model.transformer.layers, *model.depth.layers], narrow, device)
+        model.to(device)
+    return model
+
+
+def load_temporal_part(
+    checkpoint: Checkpoint,
+    device: str,
+    dtype: torch.dtype,
+    *,
+    shard: Shard,
+    narrow: Narrow | None = None,
+) -> TemporalTransformer:
+    """What a rank that is not the first has. See :func:`load_language_model`."""
+    config, tensors = _language_tensors(checkpoint, shard, device if narrow is None else "cpu")
+    with torch.device("meta"):
+        part = TemporalTransformer(config.temporal)
+    named = {name.removeprefix("transformer."): tensor for name, tensor in tensors.items()}
+    _filled(part, named, dtype)
+    if narrow is not None:
+        narrow_layers(part.layers, narrow, device)
+        part.to(device)
+    return part
+
+
+def _language_tensors(
+    checkpoint: Checkpoint, shard: Shard, device: str
+) -> tuple[MoshiConfig, dict[str, Tensor]]:
+    """Sizes and weights of one rank, under our names."""
+    if checkpoint.language is None:
+        raise UnsupportedCheckpoint("the checkpoint is a codec alone")
+    config = shared_out(checkpoint.language, shard.ranks)
+    if shard.ranks == 1:
+        tensors = _tensors(checkpoint.language_files, device)
+    else:
+        try:
+            tensors = read_shard(checkpoint.language_files, config.temporal, shard, device)
+        except ValueError as error:
+            raise UnsupportedCheckpoint(str(error)) from error
+    layout = kyutai_layout if checkpoint.layout == "kyutai" else transformers_layout
+    return config, layout.language_tensors(tensors, config)
+
+
+def shared_out(config: MoshiConfig, ranks: int) -> MoshiConfig:
+    """The sizes for so many ranks. Raises :exc:`UnsupportedCheckpoint`."""
+    try:
+        return replace(config, temporal=replace(config.temporal, shards=ranks))
+    except ValueError as error:
+        raise UnsupportedCheckpoint(str(error)) from error
 
 
 def _tensors(files: tuple[Path, ...], device: str) -> dict[str, Tensor]:

@@ -9,29 +9,36 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from duologue.models.moshi import triton_attention as attention_kernels, triton_kernels as kernels
-from duologue.models.moshi.depth_transformer import DepthTransformer, TokenEmbedding
+from duologue.models.moshi.depth_transformer import DepthTransformer
 from duologue.models.moshi.language_model import NOT_GIVEN, LanguageModel
 from duologue.models.moshi.mimi import Mimi
+from duologue.models.moshi.moshi_config import MoshiConfig
 from duologue.models.moshi.paged_kv import PagedState, page_places
 from duologue.models.moshi.sampling import Sampling
-from duologue.models.moshi.transformer import GatedMlp, RmsNorm, TransformerLayer
+from duologue.models.moshi.transformer import GatedMlp, TemporalTransformer, TransformerLayer
+
+
+def can_fuse(config: MoshiConfig) -> bool:
+    """False where one of a model's layers is of a kind, or smaller, than the published Moshi
+    models have."""
+    temporal, depth = config.temporal, config.depth
+    if min(temporal.channels, page_places(temporal.context)) < 16 or depth.low_rank is not None:
+        return False
+    return all(norm.startswith("rms_norm") for norm in (temporal.norm, depth.norm))
 
 
 def fuse(model: LanguageModel) -> bool:
-    """Let a model on a CUDA device compute so; false where one of its layers is of a kind, or
-    smaller, than the published Moshi models have."""
-    temporal = model.config.temporal
-    if min(temporal.d_model // temporal.num_heads, page_places(temporal.context)) < 16:
-        return False
-    norms = [model.out_norm]
-    for layer in [*model.transformer.layers, *model.depth.layers]:
-        norms.extend((layer.norm1, layer.norm2))
-    narrow = [one.low_rank for one in model.modules() if isinstance(one, TokenEmbedding)]
-    if any(narrow) or not all(isinstance(norm, RmsNorm) for norm in norms):
+    """Let a model on a CUDA device compute so, where it can."""
+    if not can_fuse(model.config):
         return False
     model.fused = FusedLanguage(model)
-    model.transformer.fused = FusedTemporal(model.transformer.layers)
+    fuse_temporal(model.transformer)
     return True
+
+
+def fuse_temporal(transformer: TemporalTransformer) -> None:
+    """Let one on a CUDA device compute so, of a model that can."""
+    transformer.fused = FusedTemporal(transformer.layers)
 
 
 def fuse_codec(mimi: Mimi) -> None:

@@ -14,6 +14,7 @@ class TransformerConfig:
     ``hidden`` is the width of the feed-forward layer, of each half where it is gated.
     ``max_period``: the longest period of the rotary positions (RoPE), in steps.
     ``interleaved``: whether a rotated pair lies side by side or half a head apart.
+    ``shards``: the ranks that heads and feed-forward layers are shared out to.
     """
 
     d_model: int
@@ -27,12 +28,37 @@ class TransformerConfig:
     layer_scale: bool = False
     max_period: float = 10_000.0
     interleaved: bool = True
+    shards: int = 1
 
     def __post_init__(self) -> None:
         if self.d_model % self.num_heads or self.num_heads % self.kv_repeat:
             raise ValueError(f"{self.d_model} channels do not split into {self.num_heads} heads")
         if self.context < 1:
             raise ValueError(f"a context of {self.context} steps")
+        if self.shards < 1:
+            raise ValueError(f"{self.shards} ranks")
+        kv_heads = self.num_heads // self.kv_repeat
+        for count, what in (
+            (kv_heads, "heads with keys" if self.kv_repeat > 1 else "attention heads"),
+            (self.hidden, "channels of a feed-forward layer"),
+        ):
+            if count % self.shards:
+                raise ValueError(f"{count} {what} do not split into {self.shards} equal parts")
+
+    @property
+    def channels(self) -> int:
+        """Channels of a head."""
+        return self.d_model // self.num_heads
+
+    @property
+    def own_heads(self) -> int:
+        """Heads of one rank."""
+        return self.num_heads // self.shards
+
+    @property
+    def own_kv_heads(self) -> int:
+        """Heads of one rank that have keys and values."""
+        return self.own_heads // self.kv_repeat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -121,6 +121,12 @@ def page_places(context: int) -> int:
     return min(64, 1 << max(0, (context // 4).bit_length() - 1))
 
 
+def ring_pages(context: int) -> tuple[int, int]:
+    """Pages of a slot's whole ring, and places in a page."""
+    page = page_places(context)
+    return -(-context // page), page
+
+
 def new_state(
     *,
     layers: int,
@@ -134,8 +140,7 @@ def new_state(
 ) -> PagedState:
     """Empty slots. With ``pages`` for all of them (``None``) each slot holds its own from the
     beginning; with fewer they have to be given (:meth:`PagedState.give`)."""
-    page = page_places(context)
-    each = -(-context // page)
+    each, page = ring_pages(context)
     if pages is None:
         pages = slots * each
         table = torch.arange(pages, device=device).view(slots, each)

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from duologue.models.moshi.moshi_config import Norm, TransformerConfig
-from duologue.models.moshi.paged_kv import PagedState, PagePool, attend, new_state, page_places
+from duologue.models.moshi.paged_kv import PagedState, PagePool, attend, new_state, ring_pages
+from duologue.models.moshi.ranks import Peers, Summed
 from duologue.models.moshi.streaming_state import StreamingState, update
 
 
@@ -162,12 +163,13 @@ class Attention(nn.Module):
         super().__init__()
         self.config = config
         dim = config.d_model
-        self.in_proj = nn.Linear(dim, dim + 2 * dim // config.kv_repeat, bias=False)
-        self.out_proj = nn.Linear(dim, dim, bias=False)
+        rows = (config.own_heads + 2 * config.own_kv_heads) * config.channels
+        self.in_proj = nn.Linear(dim, rows, bias=False)
+        self.out_proj = nn.Linear(config.own_heads * config.channels, dim, bias=False)
 
     def forward(self, x: Tensor, steps: Steps, ring: RingKv | None) -> Tensor:
         config = self.config
-        q, k, v = split_heads(self.in_proj(x), config.num_heads, config.kv_repeat)
+        q, k, v = split_heads(self.in_proj(x), config.own_heads, config.kv_repeat)
         q = rotate(q, steps.cos, steps.sin, config.interleaved)
         k = rotate(k, steps.cos, steps.sin, config.interleaved)
         if ring is not None and steps.places is not None:
@@ -195,7 +197,7 @@ class Attention(nn.Module):
     ) -> Tensor:
         """One step, ``[slots, d_model]``, over pages."""
         config = self.config
-        q, k, v = split_heads(self.in_proj(x)[:, None], config.num_heads, config.kv_repeat)
+        q, k, v = split_heads(self.in_proj(x)[:, None], config.own_heads, config.kv_repeat)
         q = rotate(q, cos[:, None, None], sin[:, None, None], config.interleaved)[:, :, 0]
         k = rotate(k, cos[:, None, None], sin[:, None, None], config.interleaved)[:, :, 0]
         y = attend(q, k, v[:, :, 0], pool, state, active, config.context)
@@ -220,7 +222,7 @@ class TransformerLayer(nn.Module):
         self.self_attn = Attention(config)
         self.norm1 = make_norm(config.norm, dim)
         self.norm2 = make_norm(config.norm, dim)
-        self.mlp = (GatedMlp if config.gating else Mlp)(dim, config.hidden)
+        self.mlp = (GatedMlp if config.gating else Mlp)(dim, config.hidden // config.shards)
         self.layer_scale_1 = LayerScale(dim) if config.layer_scale else nn.Identity()
         self.layer_scale_2 = LayerScale(dim) if config.layer_scale else nn.Identity()
 
@@ -244,7 +246,7 @@ class TransformerLayer(nn.Module):
 
 
 def _frequencies(config: TransformerConfig, device: torch.device | None) -> Tensor:
-    channels = config.d_model // config.num_heads
+    channels = config.channels
     exponents = torch.arange(channels // 2, dtype=torch.float32, device=device)
     return torch.exp(exponents * (-math.log(config.max_period) * 2 / channels))
 
@@ -256,11 +258,13 @@ FusedLayers = Callable[[Tensor, Tensor, Tensor, PagedState, Tensor], Tensor]
 class TemporalTransformer(nn.Module):
     """One step a call, over keys and values in pages.
 
-    ``fused``: what computes layers on a device of its own kind; ``None``: torch.
+    ``fused``: what computes layers on a device of its own kind; ``None``: torch. ``peers``: the
+    other ranks, where this is one part of a transformer that several of them have.
     """
 
     frequencies: Tensor
     fused: FusedLayers | None = None
+    peers: Peers | None = None
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -272,24 +276,32 @@ class TemporalTransformer(nn.Module):
         """Compute what is no weight, on a device or where tensors are made by default."""
         self.register_buffer("frequencies", _frequencies(self.config, device), persistent=False)
 
+    def join(self, peers: Peers) -> None:
+        """Add up with the other ranks what attention and feed-forward layers give."""
+        self.peers = peers
+        for layer in self.layers:
+            assert isinstance(layer, TransformerLayer)
+            layer.self_attn.out_proj = Summed(layer.self_attn.out_proj, peers)
+            last = "linear_out" if isinstance(layer.mlp, GatedMlp) else "linear2"
+            setattr(layer.mlp, last, Summed(getattr(layer.mlp, last), peers))
+
     @property
     def ring_pages(self) -> tuple[int, int]:
         """Pages of a slot's ring, and places in a page."""
-        page = page_places(self.config.context)
-        return -(-self.config.context // page), page
+        return ring_pages(self.config.context)
 
     def new_state(
         self, slots: int, kv_dtype: torch.dtype | None = None, pages: int | None = None
     ) -> PagedState:
         """Empty slots, in the dtype of the weights unless another one is named."""
         config = self.config
-        weight = self.layers[0].self_attn.out_proj.weight
+        weight = next(self.layers[0].norm1.parameters())
         return new_state(
             layers=config.num_layers,
             slots=slots,
             context=config.context,
-            heads=config.num_heads // config.kv_repeat,
-            channels=config.d_model // config.num_heads,
+            heads=config.own_kv_heads,
+            channels=config.channels,
             dtype=kv_dtype or weight.dtype,
             device=weight.device,
             pages=pages,
@@ -297,7 +309,9 @@ class TemporalTransformer(nn.Module):
 
     def forward(self, x: Tensor, state: PagedState, active: Tensor) -> Tensor:
         """``[slots, d_model]`` to the same shape. Slots that are not active stay where they are;
-        their output means nothing."""
+        their output means nothing. Of several ranks, the first one's ``x`` is taken."""
+        if self.peers is not None:
+            self.peers.share(x)
         angles = state.offset.float()[:, None] * self.frequencies
         cos, sin = torch.cos(angles), torch.sin(angles)
         if self.fused is not None:
@@ -331,9 +345,9 @@ class Transformer(nn.Module):
         weight = self.layers[0].self_attn.out_proj.weight
         shape = (
             slots,
-            config.num_heads // config.kv_repeat,
+            config.own_kv_heads,
             self.places,
-            config.d_model // config.num_heads,
+            config.channels,
         )
         return TransformerState(
             offset=torch.zeros(slots, dtype=torch.int64, device=weight.device),

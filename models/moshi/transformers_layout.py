@@ -284,7 +284,7 @@ def language_tensors(tensors: Tensors, config: MoshiConfig) -> Tensors:
     for prefix, found in depth.items():
         named.update(_depth_layer(prefix, found))
     temporal = config.temporal
-    heads_of = (temporal.num_heads, temporal.num_heads // temporal.kv_repeat)
+    heads_of = (temporal.own_heads, temporal.own_kv_heads)
     return _joined(named, lambda _: heads_of)
 
 

@@ -294,8 +294,7 @@ def attend(
     """As :func:`duologue.models.moshi.paged_kv.attend`, from what the layer projected,
     ``[slots, (heads + 2 kv heads) * channels]``, and with the rotation. ``[slots, d_model]``."""
     slots = projected.shape[0]
-    heads, kv_heads = config.num_heads, config.num_heads // config.kv_repeat
-    channels = config.d_model // heads
+    heads, kv_heads, channels = config.own_heads, config.own_kv_heads, config.channels
     page, width = pool.keys.shape[2], state.table.shape[1]
     narrow = pool.keys.dtype == FP8
     queries = projected.new_empty(slots, heads, channels)

@@ -44,6 +44,20 @@ def test_a_folder_and_its_options_reach_the_worker(folder: Path) -> None:
     assert not frame_locked(Settings())
 
 
+def test_devices_and_narrow_weights_reach_the_worker(folder: Path) -> None:
+    settings = moshi(moshi=str(folder), moshi_tensor_parallel=2, moshi_weights="fp8")
+    options = moshi_options(settings)
+    assert (options.tensor_parallel, options.weights, options.device) == (2, "fp8", "")
+    assert moshi_options(moshi(moshi=str(folder))).tensor_parallel == 1
+    assert moshi_options(moshi(moshi=str(folder))).weights == ""
+
+
+def test_one_device_can_not_be_shared(folder: Path) -> None:
+    settings = moshi(moshi=str(folder), moshi_tensor_parallel=2, moshi_device="cuda:1")
+    with pytest.raises(SettingsError, match="moshi_device: cuda:1 is one device, and moshi_tensor"):
+        moshi_options(settings)
+
+
 def test_a_folder_without_weights_is_told(tmp_path: Path, folder: Path) -> None:
     (folder / "model.safetensors").unlink()
     with pytest.raises(SettingsError, match="no .safetensors file"):

@@ -15,13 +15,19 @@ pytest.importorskip("safetensors", reason="safetensors comes with duologue[moshi
 from safetensors.torch import save_file
 
 from duologue.models.moshi.checkpoint import (
+    Checkpoint,
     load_language_model,
     load_mimi,
+    load_temporal_part,
     read_checkpoint,
     unpack_voices,
 )
 from duologue.models.moshi.duplex_network import DuplexNetwork
 from duologue.models.moshi.kyutai_layout import UnsupportedCheckpoint
+from duologue.models.moshi.language_model import NOT_GIVEN
+from duologue.models.moshi.narrow_weights import Narrow, NarrowLinear
+from duologue.models.moshi.sampling import Sampling
+from duologue.models.moshi.tensor_shards import Shard
 
 
 def save(torch: ModuleType, module: Any, path: Path) -> None:
@@ -87,6 +93,105 @@ def test_a_hibiki_reads_the_end_as_padding(kyutai: Path, torch: ModuleType) -> N
     assert checkpoint.kind == "hibiki"
     text = load_language_model(checkpoint, dtype=torch.float32).text_emb.weight
     assert torch.equal(text[2], text[3])
+
+
+def parts_together(torch: ModuleType, checkpoint: Checkpoint) -> dict[str, Any]:
+    """The temporal transformer's tensors, put together from those of two ranks."""
+    first = load_language_model(checkpoint, dtype=torch.float32, shard=Shard(0, 2))
+    second = load_temporal_part(checkpoint, "cpu", torch.float32, shard=Shard(1, 2))
+    halves = first.transformer.state_dict(), second.state_dict()
+    assert halves[0].keys() == halves[1].keys()
+    assert (second.frequencies == first.transformer.frequencies).all()
+    together = {}
+    for name, half in halves[0].items():
+        other = halves[1][name]
+        if "in_proj" in name or "linear_in" in name:
+            groups = 3 if "in_proj" in name else 2
+            pairs = zip(half.chunk(groups), other.chunk(groups), strict=True)
+            together[name] = torch.cat([torch.cat(pair) for pair in pairs])
+        elif "out_proj" in name or "linear_out" in name:
+            together[name] = torch.cat([half, other], dim=1)
+        else:
+            assert torch.equal(half, other)
+            together[name] = half
+    return together
+
+
+def test_two_ranks_have_all_of_kyutais_tensors(kyutai: Path, torch: ModuleType) -> None:
+    checkpoint = read_checkpoint(kyutai)
+    whole = load_language_model(checkpoint, dtype=torch.float32)
+    for name, tensor in parts_together(torch, checkpoint).items():
+        assert torch.equal(tensor, whole.transformer.state_dict()[name]), name
+    assert torch.equal(
+        load_language_model(checkpoint, dtype=torch.float32, shard=Shard(0, 2)).depth.state_dict()[
+            "text_emb.weight"
+        ],
+        whole.depth.text_emb.weight,
+    )
+
+
+def test_two_ranks_have_all_of_transformers_tensors(
+    tmp_path: Path, torch: ModuleType, hub_moshi: Any
+) -> None:
+    hub_moshi.save_pretrained(tmp_path)
+    checkpoint = read_checkpoint(tmp_path)
+    whole = load_language_model(checkpoint, dtype=torch.float32).transformer.state_dict()
+    for name, tensor in parts_together(torch, checkpoint).items():
+        assert torch.equal(tensor, whole[name]), name
+
+
+def test_heads_that_do_not_split_are_told(kyutai: Path, torch: ModuleType) -> None:
+    with pytest.raises(UnsupportedCheckpoint, match="heads do not split into 3 equal parts"):
+        load_language_model(read_checkpoint(kyutai), shard=Shard(0, 3))
+
+
+def logits_of(torch: ModuleType, model: Any, frames: int) -> Any:
+    """The text's logits, ``[frames, tokens]``, when everything that is said and heard is given."""
+    config, seen = model.config, []
+    hook = model.text_linear.register_forward_hook(
+        lambda module, args, output: seen.append(output[0].clone())
+    )
+    state, sampling = model.new_state(1), Sampling.new(1)
+    generator = torch.Generator().manual_seed(4)
+    everyone = torch.ones(1, dtype=torch.bool)
+    for _ in range(frames):
+        heard = torch.randint(0, config.card, (1, config.user_codebooks), generator=generator)
+        given = torch.randint(0, config.card, (1, 1 + config.agent_codebooks), generator=generator)
+        model.step(heard, given, sampling, state, everyone)
+    hook.remove()
+    assert NOT_GIVEN not in given
+    return torch.stack(seen)
+
+
+@pytest.mark.parametrize(("narrow", "near"), [("int8", 0.1), ("fp8", 0.7)])
+def test_weights_in_8_bits_move_the_logits_little(
+    kyutai: Path, torch: ModuleType, narrow: Narrow, near: float
+) -> None:
+    checkpoint = read_checkpoint(kyutai)
+    wide = load_language_model(checkpoint, dtype=torch.float32)
+    model = load_language_model(checkpoint, dtype=torch.float32, narrow=narrow)
+    layers = [*model.transformer.layers, *model.depth.layers]
+    linear = [type(module) for layer in layers for module in layer.modules() if _is_linear(module)]
+    assert set(linear) == {NarrowLinear}
+    assert type(model.text_linear) is torch.nn.Linear
+    expected, found = (logits_of(torch, one, 16) for one in (wide, model))
+    apart = (found - expected).abs() / expected.std()
+    assert 0 < apart.max() < near
+    assert apart.mean() < near / 4
+
+
+def _is_linear(module: Any) -> bool:
+    return "Linear" in type(module).__name__
+
+
+def test_a_rank_keeps_its_part_in_8_bits(kyutai: Path, torch: ModuleType) -> None:
+    part = load_temporal_part(
+        read_checkpoint(kyutai), "cpu", torch.bfloat16, shard=Shard(1, 2), narrow="fp8"
+    )
+    mlp = part.layers[0].mlp
+    assert isinstance(mlp.linear_out, NarrowLinear)
+    assert mlp.linear_out.weight.shape == (part.config.d_model, part.config.hidden // 2)
+    assert part.new_state(1).pools[0].keys.dtype == torch.bfloat16
 
 
 def test_a_folder_without_sizes_holds_a_7b_model(tmp_path: Path) -> None:
