@@ -1,7 +1,7 @@
 """The language stage on transformers: one token at a time, for whoever is most urgent."""
 
 import logging
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
@@ -42,12 +42,14 @@ T = TypeVar("T")
 
 
 class _Run:
-    """One use of the model. ``stopped`` is read by the thread that steps it."""
+    """One use of the model. ``stopped`` is read by the thread that steps it; ``made`` are its steps
+    since it has had the model."""
 
     def __init__(self, session: str, rank: Callable[[], Rank]) -> None:
         self.session = session
         self.rank = rank
         self.stopped = False
+        self.made = 0
 
 
 class TransformersLanguage:
@@ -189,16 +191,14 @@ class TransformersLanguage:
                 await self._pulse.live.quiet()
             await self._turnstile.enter(run.session, run.rank())
             try:
-                said, ended = await self._in_thread(
-                    partial(self._steps, generation, run, most, sink)
-                )
+                ended = await self._turn(generation, run, sink, most)
             finally:
                 self._turnstile.leave()
             if sink is not None:
-                await sink.give(generation, said)
-                ended = ended or sink.stop.stopped
+                await sink.flush()
         if sink is not None and not sink.stop.stopped:
-            await sink.give(generation, [generation.rest()], last=True)
+            sink.offer(generation, [generation.rest()], last=True)
+            await sink.flush()
         limited = generation.generated >= most
         stopped = sink is not None and sink.stop.stopped
         return Finished(
@@ -210,11 +210,27 @@ class TransformersLanguage:
             ),
         )
 
-    def _steps(
-        self, generation: Generation, run: _Run, most: int, sink: "_Sink | None"
-    ) -> tuple[list[str], bool]:
+    async def _turn(
+        self, generation: Generation, run: _Run, sink: "_Sink | None", most: int
+    ) -> bool:
+        """Steps in a row, until the end, until somebody else should have the model, or until the
+        reader has no room; whether it is the end.
+
+        The model is kept from one token to the next: given up in between, it would make a token of
+        the batch lane for each one of a conversation.
+        """
+        run.made = 0
+        while True:
+            said, ended = await self._in_thread(partial(self._steps, generation, run, most))
+            room = True
+            if sink is not None:
+                room = sink.offer(generation, said)
+                ended = ended or sink.stop.stopped
+            if ended or not room or self._makes_way(run):
+                return ended
+
+    def _steps(self, generation: Generation, run: _Run, most: int) -> tuple[list[str], bool]:
         """Some steps, in a thread: what they said, and whether it is the end."""
-        made = 0
         while not run.stopped:
             prompting = generation.evaluated + generation.cached < generation.prompted
             if not most and not prompting:
@@ -223,20 +239,20 @@ class TransformersLanguage:
                 text = generation.step()
             if text is None:
                 return [], True
-            made += 1
+            run.made += 1
             if generation.generated >= most > 0:
                 return [text], True
             if text:
                 # One piece at a time: the reader gets each as soon as it is there.
                 return [text], False
-            if self._makes_way(run, made):
+            if self._makes_way(run):
                 return [], False
         return [], True
 
-    def _makes_way(self, run: _Run, made: int) -> bool:
+    def _makes_way(self, run: _Run) -> bool:
         if run.rank().lane is ServiceLane.BATCH and self._pulse.live.busy:
             return True
-        return self._turnstile.outranked(run.rank(), made >= BURST)
+        return self._turnstile.outranked(run.rank(), run.made >= BURST)
 
     @contextmanager
     def _memory(self, run: _Run) -> Iterator[Memory]:
@@ -291,14 +307,28 @@ class _Sink:
         self._send = send
         self.stop = stop
         self._began = False
+        self._pending: deque[Item] = deque()
 
-    async def give(self, generation: Generation, said: list[str], last: bool = False) -> None:
-        """Waits for the reader."""
+    def offer(self, generation: Generation, said: list[str], last: bool = False) -> bool:
+        """Whether the reader has room for it; what it has none for waits for :meth:`flush`."""
         text = "".join(map(self.stop.push, said))
         if last:
             text += self.stop.finish()
         if not self._began and (generation.generated or last):
             self._began = True
-            await self._send.send(Began(generation.prompted, generation.cached))
+            self._pending.append(Began(generation.prompted, generation.cached))
         if text:
-            await self._send.send(text)
+            self._pending.append(text)
+        try:
+            while self._pending:
+                self._send.send_nowait(self._pending[0])
+                self._pending.popleft()
+        except (anyio.WouldBlock, anyio.BrokenResourceError):
+            return False
+        return True
+
+    async def flush(self) -> None:
+        """Wait for the reader."""
+        while self._pending:
+            await self._send.send(self._pending[0])
+            self._pending.popleft()
