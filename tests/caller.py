@@ -53,6 +53,13 @@ class Microphone(MediaStreamTrack):  # type: ignore[misc]
         self._frames = 0
         self._began = anyio.current_time()
 
+    async def hum(self, seconds: float) -> None:
+        """Be loud for so much of what is sent, however late that is."""
+        self.loud, end = True, self._frames + round(seconds / 0.02)
+        while self._frames < end:  # noqa: ASYNC110 - others take the frames
+            await anyio.sleep(0.02)
+        self.loud = False
+
     async def recv(self) -> av.AudioFrame:
         if self.readyState != "live":
             raise MediaStreamError
@@ -158,7 +165,7 @@ class Caller:
         self.send("conversation.item.create", item=item)
         self.send("response.create")
 
-    async def until(self, condition: Callable[[], bool], seconds: float = 20) -> None:
+    async def until(self, condition: Callable[[], bool], seconds: float = 60) -> None:
         with anyio.fail_after(seconds):
             while not condition():
                 self.changed = anyio.Event()

@@ -397,7 +397,7 @@ async def test_a_caller_that_goes_gives_its_place_back(open_house: OpenHouse) ->
 
 
 async def test_a_caller_that_vanishes_is_waited_for_and_then_let_go(open_house: OpenHouse) -> None:
-    ice = IceSettings(addresses=("127.0.0.1",), consent_interval=0.02, consent_failures=1)
+    ice = IceSettings(addresses=("127.0.0.1",), consent_interval=0.02, consent_failures=3)
     settings = Settings(engine="scripted")
     async with open_house(settings, peers=PeerSettings(ice)) as house, house.http() as http:
         async with calling() as caller:

@@ -87,7 +87,7 @@ async def interrupt(client: RtcClient) -> tuple[str, Samples]:
         while client.loudspeaker.last_sound < first + HEARD_SECONDS:  # noqa: ASYNC110 - it plays
             await anyio.sleep(0.02)
         microphone.say(Clip.of(Recording("hum", HUM, (0, RATE - 1)), client.rate))
-        await client.until(lambda: bool(client.heard.speech_started), 10, "speech_started")
+        await client.until(lambda: bool(client.heard.speech_started), 60, "speech_started")
         assert await client.stopped(answer, now()) is not None
         tasks.cancel_scope.cancel()
     return answer.item_id, client.loudspeaker.between(first - 0.1, client.loudspeaker.last_sound)
@@ -97,7 +97,7 @@ async def history(client: RtcClient, item_id: str) -> str:
     """The words of an item as the server has them now."""
     client.heard.written.clear()
     await client.send({"type": "conversation.item.retrieve", "item_id": item_id})
-    await client.until(lambda: bool(client.heard.written), 10, "item.retrieved")
+    await client.until(lambda: bool(client.heard.written), 60, "item.retrieved")
     return client.heard.written[item_id]
 
 

@@ -11,7 +11,7 @@ import pytest
 from duologue.codecs.wav import read_wav
 from tests.conftest import ScriptedServer
 
-pytestmark = [pytest.mark.weights, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.weights
 
 QUESTION = Path(__file__).parent.parent / "data" / "question.wav"
 
