@@ -27,6 +27,7 @@ class LiveBench:
         *,
         wake: Any = None,
         limits: SessionLimits | None = None,
+        pace: LivePace | None = None,
     ) -> None:
         self.now = 100.0
         self.events: list[live.LiveEvent] = []
@@ -47,7 +48,7 @@ class LiveBench:
         )
         self.session = LiveSession(
             config,
-            LivePace(),
+            pace or LivePace(),
             self.now,
             self.now + limits.max_duration,
             lambda prefix: f"{prefix}_live{next(counter)}",
