@@ -13,7 +13,7 @@ BUFFER_SECONDS = 0.02
 """From handing a frame to the loudspeaker to hearing its first sample."""
 SILENT_BELOW = 100
 """Samples of a smaller magnitude are silence: 50 dB below full scale."""
-LAG_SECONDS = 0.02
+LAG_SECONDS = 0.005
 """Frames of silence are left out while what waits is more than this: a burst of late frames must
 not delay all that follows."""
 _WINDOW = RATE // 1000

@@ -1,7 +1,8 @@
 """The beat of all media that a process sends: one clock, one task, a tick every 20 ms.
 
 Members are spread over SLOTS phases of the period, so that their encoding does not come all at once
-and nobody's packets wait for it: a tick is on time for each, and short for everybody else.
+and nobody's packets wait for it: a tick is on time for each, and short for everybody else. One that
+was silent and has something to say may have a phase that comes soon.
 """
 
 import logging
@@ -22,6 +23,11 @@ STEP = PERIOD / SLOTS
 MAX_LAG = 0.1
 """Seconds. Ticks that were missed are made up for up to here; more would be a burst that helps no
 listener, so the clock skips (a stopped process, a suspended machine)."""
+LEAD = 2
+"""Steps from when a member asks to be ticked soon to the first phase that it may get: where sound
+comes in packets of 20 ms, the next ones may be a little late and still be in time."""
+NEAR = 3
+"""Phases of which it gets the emptiest."""
 LOAD_SECONDS = 0.25
 _RISE, _FALL = 0.7, 0.1
 """Weights of a look at the load that is above what was thought, and of one below."""
@@ -47,10 +53,13 @@ class Pacer:
         self._slots: list[list[Paced]] = [[] for _ in range(SLOTS)]
         self._members = 0
         self._origin = self._clock.now()
-        self._step = 0
+        self._next = 0
+        self.step = 0
+        """Which step is being ticked, on one count for all: `SLOTS` more at each of a member's
+        ticks, more where ticks were skipped, and less or more where it was hastened."""
         self.period = 0
-        """Which period is being ticked: one more at each of a member's ticks, and more where ticks
-        were skipped."""
+        """Which period that step is in."""
+        self._nap: anyio.CancelScope | None = None
         self._awake = anyio.Event()
         self._measured = (self._origin, time.thread_time())
         self.load = 0.0
@@ -73,6 +82,21 @@ class Pacer:
         self._members += 1
         self._awake.set()
 
+    def hasten(self, member: Paced) -> None:
+        """Tick it soon, and from then on: in the emptiest of NEAR phases that come next.
+
+        That may be less than a period after its last tick.
+        """
+        slot = next((slot for slot in self._slots if member in slot), None)
+        if slot is None:
+            return
+        slot.remove(member)
+        passed = math.floor((self._clock.now() - self._origin) / STEP + 1e-6)
+        phases = (self._slots[(passed + LEAD + near) % SLOTS] for near in range(NEAR))
+        min(phases, key=len).append(member)
+        if self._nap is not None:
+            self._nap.cancel()
+
     def leave(self, member: Paced) -> None:
         """Tick it no longer. Idempotent; may be called from within a tick."""
         for slot in self._slots:
@@ -91,11 +115,13 @@ class Pacer:
             if self.advance(now):
                 self._measure(now)
             # Not longer than a period: who joins meanwhile may be due before all others.
-            await anyio.sleep(max(0.0, min(PERIOD, self.next_deadline() - self._clock.now())))
+            with anyio.CancelScope() as self._nap:
+                await anyio.sleep(max(0.0, min(PERIOD, self.next_deadline() - self._clock.now())))
+            self._nap = None
 
     def next_deadline(self) -> float:
         """When the next phase that has members is due; infinite without any."""
-        for step in range(self._step, self._step + SLOTS):
+        for step in range(self._next, self._next + SLOTS):
             if self._slots[step % SLOTS]:
                 return self._origin + step * STEP
         return math.inf
@@ -107,16 +133,17 @@ class Pacer:
         for those that are skipped.
         """
         due = math.floor((now - self._origin) / STEP + 1e-6)
-        if (due - self._step) * STEP > MAX_LAG:
-            periods = (due - self._step) // SLOTS
-            self._step += periods * SLOTS
+        if (due - self._next) * STEP > MAX_LAG:
+            periods = (due - self._next) // SLOTS
+            self._next += periods * SLOTS
             self.skipped += periods
         served = 0
-        while self._step <= due:
-            step, self._step = self._step, self._step + 1
+        while self._next <= due:
+            step, self._next = self._next, self._next + 1
             members = self._slots[step % SLOTS]
             if members:
                 served += 1
+                self.step = step
                 self.period = step // SLOTS
                 self.worst_lag = max(self.worst_lag, now - self._origin - step * STEP)
                 for member in tuple(members):
@@ -136,7 +163,7 @@ class Pacer:
 
     def _start_anew(self) -> None:
         now = self._clock.now()
-        self._step = math.ceil((now - self._origin) / STEP)
+        self._next = math.ceil((now - self._origin) / STEP)
 
     def _measure(self, now: float) -> None:
         since, used = self._measured

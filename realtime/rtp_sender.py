@@ -27,7 +27,7 @@ from duologue.codecs.rtp import (
     mid_extension,
 )
 from duologue.codecs.sample_queue import SampleQueue
-from duologue.realtime.pacer import Pacer
+from duologue.realtime.pacer import SLOTS, Pacer
 from duologue.realtime.rtc_media import OPUS, PCMU, AudioCodec, MediaTransport, ReportTarget
 from duologue.sessions.clock import MonotonicClock
 from duologue.sessions.ports import Clock
@@ -114,7 +114,7 @@ class AudioSender(ReportTarget):
             self._encoder = _G711Encoder(codec.name)
             silence = MULAW_SILENCE if codec.name.upper() == PCMU else ALAW_SILENCE
             self._quiet = bytes([silence]) * (G711_RATE // 50)
-        self._frame_ticks = codec.clock_rate // 50
+        self._step_ticks = codec.clock_rate // 50 // SLOTS
         self._queue = SampleQueue(QUEUE_SECONDS * PLAYED_RATE)
         self._ending: Int16Samples | None = None
         self._ducked = False
@@ -123,7 +123,8 @@ class AudioSender(ReportTarget):
         # Below the middle, so that SRTP's roll-over counter starts without doubt (RFC 3711, 3.3.1).
         self._sequence = secrets.randbelow(0x8000)
         self._timestamp = secrets.randbits(32)
-        self._period = 0
+        self._stamp = self._timestamp - codec.clock_rate // 50
+        self._step = 0
         # The first tick says that there is nothing to hear yet. A browser whose first packet is
         # speech plays that at once, with nothing behind it, and has to make up the next.
         self._silent = 2 * ALIVE - 1
@@ -141,7 +142,7 @@ class AudioSender(ReportTarget):
         """Idempotent."""
         if not self._started:
             self._started = True
-            self._period = self._pacer.period - 1
+            self._step = self._pacer.step - SLOTS
             self._transport.route_sender(self, self._ssrc)
             self._pacer.join(self)
 
@@ -158,8 +159,13 @@ class AudioSender(ReportTarget):
 
     def play(self, pcm: bytes) -> None:
         """Queue int16 mono at 24 kHz. RingFullError, and nothing of it is queued, if there is not
-        `room_ms` for it; MediaValueError or MalformedDataError for half a sample."""
+        `room_ms` for it; MediaValueError or MalformedDataError for half a sample.
+
+        What comes after a pause does not wait for the phase that the stream had before."""
+        begins = self._silent > HANGOVER and not len(self._queue) and not self._ducked
         self._queue.write(int16_from_bytes(pcm))
+        if begins and len(self._queue):
+            self._pacer.hasten(self)
 
     @property
     def queued_ms(self) -> float:
@@ -208,8 +214,8 @@ class AudioSender(ReportTarget):
     def tick(self, now: float) -> None:
         """Send the next 20 ms, or let them pass in silence."""
         # Time that the pacer skipped has passed for the listener too.
-        period, self._period = self._period, self._pacer.period
-        self._timestamp += (self._period - period) * self._frame_ticks
+        step, self._step = self._step, self._pacer.step
+        self._timestamp += (self._step - step) * self._step_ticks
         if not self._transport.ready:
             return
         ends = self._ending is not None
@@ -268,11 +274,13 @@ class AudioSender(ReportTarget):
 
     def _send(self, payload: bytes, marker: bool) -> None:
         self._sequence += 1
+        # What was sent last lasts for a period, a sign of life just before speech as well.
+        self._stamp = max(self._timestamp, self._stamp + self._step_ticks * SLOTS)
         packet = RtpPacket(
             self._codec.payload_type,
             marker,
             self._sequence,
-            self._timestamp,
+            self._stamp,
             self._ssrc,
             payload,
         )

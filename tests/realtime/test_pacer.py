@@ -3,10 +3,11 @@
 import math
 
 import anyio
+import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from duologue.realtime.pacer import PERIOD, SLOTS, STEP, Pacer, complexity_for
+from duologue.realtime.pacer import LEAD, NEAR, PERIOD, SLOTS, STEP, Pacer, complexity_for
 from duologue.sessions.clock import ManualClock
 
 pytestmark = pytest.mark.anyio
@@ -75,6 +76,68 @@ def test_the_next_tick_is_never_in_the_past() -> None:
     assert pacer.worst_lag > 0
     pacer.forget_lag()
     assert pacer.worst_lag == 0
+
+
+@given(st.lists(st.tuples(st.integers(0, 19), st.integers(1, 25)), max_size=30))
+def test_one_that_is_hastened_is_ticked_soon_and_from_then_on(
+    moves: list[tuple[int, int]],
+) -> None:
+    clock = ManualClock()
+    pacer = Pacer(clock)
+    joined = [Member() for _ in range(20)]
+    for member in joined:
+        pacer.join(member)
+    pacer.advance(clock.now())
+    for number, steps in moves:
+        member = joined[number]
+        pacer.hasten(member)
+        before, asked = len(member.ticks), clock.now()
+        for _ in range(steps):
+            pacer.advance(clock.advance(STEP))
+        gaps = np.diff([asked, *member.ticks[before:]]) / STEP
+        assert all(round(gap) == SLOTS for gap in gaps[1:])
+        assert all(LEAD <= round(gap) < LEAD + NEAR for gap in gaps[:1])
+        assert len(gaps) or steps < LEAD + NEAR
+    assert len(pacer) == 20
+
+
+def test_one_that_is_hastened_comes_into_the_emptiest_phase_near() -> None:
+    clock = ManualClock()
+    pacer = Pacer(clock)
+    joined = [Member() for _ in range(SLOTS)]
+    for member in joined:
+        pacer.join(member)
+    pacer.advance(clock.now())
+    pacer.leave(joined[LEAD + 1])
+    pacer.hasten(joined[0])
+    for step in range(1, SLOTS):
+        pacer.advance(clock.advance(STEP))
+        assert len(joined[0].ticks) == (2 if step >= LEAD + 1 else 1)
+    pacer.hasten(Member())
+    assert len(pacer) == SLOTS - 1
+
+
+async def test_who_is_hastened_while_the_beat_sleeps_is_in_time() -> None:
+    clock = ManualClock()
+    pacer = Pacer(clock)
+    ticked = anyio.Event()
+
+    class Once:
+        def tick(self, now: float) -> None:
+            if clock.now() > 0.001:
+                ticked.set()
+
+    member = Once()
+    pacer.join(member)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(pacer.run)
+        await anyio.wait_all_tasks_blocked()
+        # The clock stands: only being woken lets the beat look at it again.
+        pacer.hasten(member)
+        clock.advance(LEAD * STEP)
+        with anyio.fail_after(60):
+            await ticked.wait()
+        tasks.cancel_scope.cancel()
 
 
 def test_one_that_fails_is_left_out_and_the_others_go_on(

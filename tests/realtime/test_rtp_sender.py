@@ -1,14 +1,17 @@
 """What a client hears: packets on the beat, and what an interruption does to the next one."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from aiortc.rtp import RtcpPacket, RtcpReceiverInfo, RtcpRrPacket, RtcpSrPacket
+from hypothesis import given, strategies as st
 
 from duologue.codecs.g711 import decode_alaw, decode_mulaw
 from duologue.codecs.media import RingFullError
 from duologue.codecs.opus import OpusDecoder, OpusSettings
 from duologue.codecs.rtp import RtpPacket
-from duologue.realtime.pacer import Pacer
+from duologue.realtime.pacer import LEAD, SLOTS, Pacer
 from duologue.realtime.rtc_media import AudioCodec
 from duologue.realtime.rtp_sender import FADE, FRAME, QUEUE_SECONDS, AudioSender
 from duologue.sessions.clock import ManualClock
@@ -169,7 +172,63 @@ def test_the_first_packet_is_silence_wherever_there_is_time_for_it() -> None:
     line.sender.play(tone(20))
     (speech,) = line.run(1)
     assert speech.marker
-    assert (speech.timestamp - first.timestamp) & 0xFFFFFFFF == 20 * 960
+    assert (speech.timestamp - first.timestamp) & 0xFFFFFFFF == 19 * 960 + LEAD * 96
+
+
+def test_what_comes_after_a_pause_leaves_soon_and_the_rest_every_20_ms() -> None:
+    line = Line()
+    line.run(40)
+    sent = len(line.wire.packets)
+    line.sender.play(tone(100))
+    for step in range(1, 5 * SLOTS + 1):
+        line.clock.advance(0.002)
+        line.pacer.advance(line.clock.now())
+        due = 0 if step < LEAD else 1 + (step - LEAD) // SLOTS
+        assert len(line.wire.packets) == sent + due
+    stamps = [packet.timestamp for packet in line.wire.packets[sent:]]
+    assert {(later - one) & 0xFFFFFFFF for one, later in pairwise(stamps)} == {960}
+
+
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(1, 60)), min_size=1, max_size=12))
+def test_a_packet_lasts_for_20_ms_and_stamps_follow_the_clock(talk: list[tuple[int, int]]) -> None:
+    line = Line()
+    times: list[float] = []
+    for said, steps in talk:
+        line.sender.play(tone(said))
+        for _ in range(10 * steps):
+            line.clock.advance(0.002)
+            line.pacer.advance(line.clock.now())
+            times += [line.clock.now()] * (len(line.wire.packets) - len(times))
+    stamps = [packet.timestamp for packet in line.wire.packets]
+    assert all((later - one) & 0xFFFFFFFF >= 960 for one, later in pairwise(stamps))
+    if times:
+        ahead = [
+            ((stamp - stamps[0]) & 0xFFFFFFFF) / 48_000 - (time - times[0])
+            for stamp, time in zip(stamps, times, strict=True)
+        ]
+        assert all(-0.0001 < seconds < 0.02 for seconds in ahead)
+
+
+def test_speech_just_behind_a_sign_of_life_does_not_wait_for_its_end() -> None:
+    line = Line()
+    (alive,) = line.run(1)
+    line.sender.play(tone(20))
+    for _ in range(LEAD):
+        line.clock.advance(0.002)
+        line.pacer.advance(line.clock.now())
+    speech = line.wire.packets[-1]
+    assert speech.marker
+    assert (speech.timestamp - alive.timestamp) & 0xFFFFFFFF == 960
+
+
+def test_speech_that_goes_on_keeps_its_beat() -> None:
+    line = Line()
+    line.sender.play(tone(40))
+    packets = line.run(4)
+    line.sender.play(tone(40))
+    packets += line.run(2)
+    stamps = [packet.timestamp for packet in packets]
+    assert {(later - one) & 0xFFFFFFFF for one, later in pairwise(stamps)} == {960}
 
 
 @pytest.mark.parametrize(("codec", "decode"), [(PCMU, decode_mulaw), (PCMA, decode_alaw)])
