@@ -15,13 +15,17 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.server import ServerConnection, serve
 
+from duologue.realtime import client, client_link
 from duologue.web import talk_command
 
+PATIENCE = 200.0
 QUESTION = Path(__file__).parent.parent / "data" / "question.wav"
 CREATED = json.dumps({"type": "session.created", "session": {"id": "sess_1", "model": "m"}})
 ALONE = """
 import argparse, sys
+from duologue.realtime import client, client_link
 from duologue.web import talk_command
+client.CONNECT_S = client_link.CONNECT_S = 200.0
 parser = argparse.ArgumentParser()
 talk_command.add_parser(parser.add_subparsers())
 args = parser.parse_args()
@@ -56,8 +60,10 @@ def speaking(*texts: str, close: tuple[int, str] | None = None) -> Iterator[str]
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
     """Give it options; get its exit code and what it printed."""
+    for module in (client, client_link):
+        monkeypatch.setattr(module, "CONNECT_S", PATIENCE)
 
     def run_talk(*options: str) -> tuple[int, str, str]:
         parser = argparse.ArgumentParser()
