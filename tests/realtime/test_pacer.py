@@ -117,6 +117,17 @@ def test_one_that_is_hastened_comes_into_the_emptiest_phase_near() -> None:
     assert len(pacer) == SLOTS - 1
 
 
+def test_nobody_is_hastened_on_a_busy_loop() -> None:
+    clock = ManualClock()
+    pacer = Pacer(clock)
+    member = Member()
+    pacer.join(member)
+    pacer.advance(clock.now())
+    pacer.load = 0.5
+    pacer.hasten(member)
+    assert pacer.next_deadline() == pytest.approx(PERIOD)
+
+
 async def test_who_is_hastened_while_the_beat_sleeps_is_in_time() -> None:
     clock = ManualClock()
     pacer = Pacer(clock)
