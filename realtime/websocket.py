@@ -5,6 +5,7 @@ closed. Queues are bounded: what comes in waits (the socket is not read), and a 
 not take what goes out is cut off. Close codes are listed in ``docs/wire.md``.
 """
 
+import math
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -17,6 +18,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 from duologue.realtime.read_ahead import Heard, ReadAhead
 from duologue.realtime.server_wire import Encoder
 from duologue.realtime.wire import Decoder
+from duologue.sessions.clock import MonotonicClock
 from duologue.sessions.effects import (
     DuckPlayout,
     ErrorReported,
@@ -153,6 +155,8 @@ class SocketLink(Generic[Heard, Told]):
         self._farewell: tuple[int, str] | None = None
         self._gone = False
         self._drain = anyio.CancelScope()
+        self._clock = MonotonicClock()
+        self._sends_since = math.inf
 
     @property
     def outgoing_bytes(self) -> int:
@@ -249,14 +253,20 @@ class SocketLink(Generic[Heard, Told]):
             return True
         text = self._outgoing.popleft()
         self._outgoing_bytes -= len(text)
+        self._sends_since = self._clock.now()
         try:
-            with anyio.fail_after(self._limits.stall):
-                await self._websocket.send({"type": "websocket.send", "text": text})
-        except TimeoutError:
-            return self._cut_off()
+            await self._websocket.send({"type": "websocket.send", "text": text})
         except (WebSocketDisconnect, RuntimeError, OSError):
             return self._lost()
+        self._sends_since = math.inf
         return True
+
+    async def watch(self) -> None:
+        """Cut off who takes nothing. A time-out for each frame would take longer than to send."""
+        while self._clock.now() - self._sends_since < self._limits.stall:
+            with anyio.move_on_after(self._limits.stall / 10):
+                await anyio.sleep_forever()
+        self._drain.cancel()
 
     def _lost(self) -> bool:
         self._forget_outgoing()
@@ -374,6 +384,7 @@ async def _running(link: SocketLink[Heard, Told]) -> AsyncIterator[None]:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(link.read)
         tasks.start_soon(link.write)
+        tasks.start_soon(link.watch)
         try:
             yield
         finally:
