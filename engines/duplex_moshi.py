@@ -4,7 +4,6 @@ import atexit
 import hashlib
 import logging
 import secrets
-import tempfile
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -12,13 +11,10 @@ from pathlib import Path
 from typing import Final, cast
 
 import msgspec
-import numpy as np
 import torch
 
-from duologue.codecs.media import CodecError, Float32Samples
-from duologue.codecs.pcm import float_from_bytes, to_float
-from duologue.codecs.resample import Resampler
-from duologue.codecs.wav import read_wav
+from duologue.codecs.media import Float32Samples
+from duologue.codecs.pcm import float_from_bytes
 from duologue.engines.duplex import (
     RECORDING_SECONDS,
     BeginDuplex,
@@ -34,6 +30,7 @@ from duologue.engines.moshi_crew import FollowerCrew, end_worker
 from duologue.engines.moshi_impl import GRAPH_SIZES, MoshiStepper, SavedSlot
 from duologue.engines.moshi_options import MoshiOptions
 from duologue.engines.moshi_orders import Follow
+from duologue.engines.moshi_voices import Voice, find_voices, read_sound, voice_name
 from duologue.engines.pulse import Pulse
 from duologue.engines.rank_group import RankGroup, open_meeting
 from duologue.models.moshi.checkpoint import (
@@ -42,7 +39,6 @@ from duologue.models.moshi.checkpoint import (
     load_mimi,
     read_checkpoint,
     shared_out,
-    unpack_voices,
 )
 from duologue.models.moshi.duplex_network import DuplexNetwork
 from duologue.models.moshi.forced_words import word_frames
@@ -65,6 +61,7 @@ log = logging.getLogger("duologue.engines.worker")
 RATE: Final = 24_000
 KYUTAI_CARD: Final = 2048
 RECORDINGS_KEPT: Final = 32
+_VOICE_FRAMES: Final = int(RECORDING_SECONDS * 12.5)
 PREFERRED_VOICE: Final = "NATF2"
 """Of PersonaPlex' voices."""
 
@@ -91,7 +88,7 @@ class MoshiModel:
         stepper: MoshiStepper,
         spec: EngineSpec,
         *,
-        voices: Mapping[str, bytes] | None = None,
+        voices: Mapping[str, Voice] | None = None,
         instructions: str = "",
     ) -> None:
         self.stepper = stepper
@@ -164,12 +161,14 @@ class MoshiModel:
         if begin.recording:
             return self._encoded(begin.recording, float_from_bytes(begin.recording))
         name = begin.voice or self.spec.default_voice
-        recording = self._voices.get(name)
-        if recording is None:
+        voice = self._voices.get(name)
+        if voice is None:
             if begin.voice and begin.voice not in self.spec.voices:
                 raise DuplexInvalid(f"there is no voice {begin.voice}")
             return []
-        return self._encoded(recording, _sound(name, recording))
+        if voice.codes:
+            return [list(frame) for frame in voice.codes[:_VOICE_FRAMES]]
+        return self._encoded(voice.wav, read_sound(name, voice.wav, RATE))
 
     def _encoded(self, key: bytes, sound: Float32Samples) -> list[list[int]]:
         key = hashlib.sha256(key).digest()
@@ -196,17 +195,6 @@ def _prompt_codes(network: DuplexNetwork) -> PromptCodes:
     return PromptCodes(tuple(silence[0, :, -1].tolist()), tuple(user[0, :, -1].tolist()))
 
 
-def _sound(name: str, recording: bytes) -> Float32Samples:
-    """A voice's WAV file at the codec's rate. Raises DuplexInvalid."""
-    try:
-        chunk = read_wav(recording).mono()
-    except CodecError as error:
-        raise DuplexInvalid(f"the voice {name} can't be read: {error}") from error
-    resampler = Resampler(chunk.rate, RATE, np.float32)
-    samples = to_float(chunk.samples)
-    return np.concatenate([resampler.push(samples), resampler.flush()])
-
-
 # -- loading --------------------------------------------------------------------------------
 
 
@@ -229,7 +217,7 @@ def load_moshi(options: MoshiOptions, lost: Callable[[str], None] = end_worker) 
     kv_dtype = _DTYPES[options.kv_dtype] if options.kv_dtype else None
     tokens = load_text_tokens(checkpoint.tokenizer)
     _check_vocabulary(tokens, checkpoint.language.text_card_out)
-    voices = _voices(checkpoint)
+    voice = voice_name(options.default_voice)
     crew = _start_crew(options, checkpoint.language, devices, number, lost)
     language = load_language_model(
         checkpoint,
@@ -238,6 +226,8 @@ def load_moshi(options: MoshiOptions, lost: Callable[[str], None] = end_worker) 
         shard=Shard(0, len(devices)),
         narrow=options.weights or None,
     )
+    folder = Path(options.folder)
+    voices = find_voices(folder, checkpoint.voices, options.default_voice, language)
     network = DuplexNetwork(language, load_mimi(checkpoint, device))
     if crew is not None:
         _meet(crew, network, device)
@@ -245,7 +235,7 @@ def load_moshi(options: MoshiOptions, lost: Callable[[str], None] = end_worker) 
         network,
         tokens,
         MoshiStepper(network, options.limits.slots, kv_dtype, crew=crew),
-        _spec(options, checkpoint, network, tuple(voices)),
+        _spec(options, checkpoint, network, tuple(voices), voice),
         voices=voices,
         instructions=options.instructions,
     )
@@ -328,28 +318,18 @@ def _meet(crew: FollowerCrew, network: DuplexNetwork, device: str) -> None:
     network.language.transformer.join(group)
 
 
-def _voices(checkpoint: Checkpoint) -> dict[str, bytes]:
-    """The recordings among a checkpoint's voices, WAV files by name."""
-    if checkpoint.voices is None:
-        return {}
-    with tempfile.TemporaryDirectory(prefix="voices-") as folder:
-        files = unpack_voices(checkpoint.voices, Path(folder))
-        recordings = {path.stem: path.read_bytes() for path in files if path.suffix == ".wav"}
-    if len(recordings) < len(files):
-        log.warning("%d voices are no recordings; they are left out", len(files) - len(recordings))
-    return recordings
-
-
 def _spec(
-    options: MoshiOptions, checkpoint: Checkpoint, network: DuplexNetwork, named: Sequence[str]
+    options: MoshiOptions,
+    checkpoint: Checkpoint,
+    network: DuplexNetwork,
+    there: Sequence[str],
+    named: str,
 ) -> EngineSpec:
     prompted = checkpoint.kind == "personaplex"
-    voices = tuple(named) or ("default",)
-    preferred = options.default_voice or PREFERRED_VOICE
-    if options.default_voice and options.default_voice not in voices:
-        raise UnsupportedCheckpoint(
-            f"there is no voice {options.default_voice}; there are: {', '.join(voices)}"
-        )
+    voices = tuple(there) or ("default",)
+    preferred = named or PREFERRED_VOICE
+    if named and named not in voices:
+        raise UnsupportedCheckpoint(f"there is no voice {named}; there are: {', '.join(voices)}")
     return EngineSpec(
         model=options.name,
         voices=voices,
