@@ -11,9 +11,9 @@ import pytest
 from load_tests.server import Server, serving
 from load_tests.tiny_model import Geometry, write_model
 
-pytestmark = [pytest.mark.anyio, pytest.mark.weights, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.anyio, pytest.mark.weights, pytest.mark.timeout(1800)]
 
-START_SECONDS = 600.0
+START_SECONDS = 1200.0
 """vLLM alone needs minutes on a busy processor."""
 
 
