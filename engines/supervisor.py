@@ -4,17 +4,16 @@ import logging
 import os
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
 import anyio
-import anyio.abc
 import anyio.to_thread
 import msgspec
 
+from duologue.engines.child_process import ChildProcess, start_child
 from duologue.engines.frames import FrameReader, FrameWriter, LaneBroken
 from duologue.engines.lifeline import (
     Beat,
@@ -26,6 +25,7 @@ from duologue.engines.lifeline import (
     WorkerConfig,
 )
 from duologue.engines.pulse import Reading
+from duologue.engines.socket_stream import SocketStream
 from duologue.engines.worker_directory import make_private, private_directory, socket_paths
 from duologue.engines.worker_environment import worker_environment
 
@@ -144,7 +144,7 @@ class Supervisor:
         self.directory = Path(config.directory)
         socket_paths(self.directory)
         self._config = config
-        self._process: anyio.abc.Process | None = None
+        self._process: ChildProcess | None = None
         self._stopping = False
         self._began = 0.0
         self._changed = anyio.Event()
@@ -212,7 +212,7 @@ class Supervisor:
     async def tell(self, request: Request) -> None:
         """Send something to the worker, if there is one that takes it."""
         process = self._process
-        if process is None or process.stdin is None:
+        if process is None:
             return
         writer = FrameWriter(_REPORT_BYTES)
         writer.put(request)
@@ -232,13 +232,8 @@ class Supervisor:
         )
         # Starting takes milliseconds; a cancel in the middle would lose the process.
         with anyio.CancelScope(shield=True):
-            process = await anyio.open_process(
-                [sys.executable, "-m", self._module],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=None,
-                env=environment,
-                pass_fds=self._pass_fds,
+            process = await start_child(
+                [sys.executable, "-m", self._module], environment, self._pass_fds
             )
         self._process = process
         self._enter("starting")
@@ -256,9 +251,8 @@ class Supervisor:
                     await anyio.Path(path).unlink(missing_ok=True)
         return watch.healthy_s(anyio.current_time()), fault or _exit_reason(status)
 
-    async def _attend(self, process: anyio.abc.Process, watch: Watch) -> str:
+    async def _attend(self, process: ChildProcess, watch: Watch) -> str:
         """Watch until the worker ends or must; returns the fault, empty when it just ended."""
-        assert process.stdin is not None and process.stdout is not None
         writer = FrameWriter(_REPORT_BYTES * 16)
         writer.put(self._config)
         reader = FrameReader(_REPORT_BYTES)
@@ -281,7 +275,7 @@ class Supervisor:
         except TimeoutError:
             return "it did not take its configuration"
 
-    async def _read(self, reports: anyio.abc.ByteReceiveStream, watch: Watch) -> bytes:
+    async def _read(self, reports: SocketStream, watch: Watch) -> bytes:
         with anyio.CancelScope(deadline=watch.deadline):
             return await reports.receive()
         # This process may have been the one that was stopped: look once more at what has come.
@@ -302,10 +296,9 @@ class Supervisor:
             case StartFailed():
                 pass
 
-    async def _end(self, process: anyio.abc.Process, patience_s: float) -> int:
+    async def _end(self, process: ChildProcess, patience_s: float) -> int:
         """Ask it to end by closing its input, then kill it; returns its exit status."""
-        if process.stdin is not None:
-            await process.stdin.aclose()
+        await process.stdin.aclose()
         with anyio.move_on_after(patience_s):
             await process.wait()
         if process.returncode is None:
