@@ -76,7 +76,7 @@ class Inbox:
         self._node = node
         self._chunks: deque[Chunk] = deque()
         self._closed = False
-        self._changed = anyio.Event()
+        self._changed: anyio.Event | None = None
         self._held = False
 
     @property
@@ -94,6 +94,8 @@ class Inbox:
         while not self._chunks:
             if self._closed:
                 return None
+            if self._changed is None:
+                self._changed = anyio.Event()
             await self._changed.wait()
         return self._chunks.popleft()
 
@@ -125,8 +127,9 @@ class Inbox:
         self._wake()
 
     def _wake(self) -> None:
-        self._changed.set()
-        self._changed = anyio.Event()
+        if self._changed is not None:
+            self._changed.set()
+            self._changed = None
 
 
 class Outlet:
@@ -206,7 +209,7 @@ class PipelineRun:
         self._on_hand = on_hand
         self._inboxes = {node: Inbox(self, node) for node in flow.nodes}
         self._scopes = {node: anyio.CancelScope() for node in flow.nodes}
-        self._moved = anyio.Event()
+        self._waited: anyio.Event | None = None
         self._ended = anyio.Event()
         self._performing = False
         self._fatal = ""
@@ -261,7 +264,7 @@ class PipelineRun:
     async def put(self, node: Node, kind: Kind, item: object, size: int) -> None:
         """See :meth:`Outlet.put`."""
         while not self._flow.room(node, kind):
-            await self._moved.wait()
+            await self._moved().wait()
         self._flow.put(node, kind, item, self._clock(), size)
         self._perform()
 
@@ -269,7 +272,7 @@ class PipelineRun:
         """See :meth:`Outlet.settled`."""
         while not self._flow.settle(node, self._clock()):
             self._perform()
-            await self._moved.wait()
+            await self._moved().wait()
 
     def took(self, node: Node) -> None:
         """See :meth:`Inbox.took`."""
@@ -308,7 +311,7 @@ class PipelineRun:
     async def _watch(self) -> None:
         """Give each stage its time."""
         while not self.over:
-            moved = self._moved
+            moved = self._moved()
             deadline = self._flow.next_deadline()
             wait = None if deadline is None else max(0.0, deadline - self._clock())
             with anyio.move_on_after(wait):
@@ -316,6 +319,13 @@ class PipelineRun:
             self._flow.handle_timer(self._clock())
             if self.over:
                 self._perform()
+
+    def _moved(self) -> anyio.Event:
+        """Set by the next thing that happens. Made when somebody waits for it: most tokens of an
+        answer are waited for by nobody, and it costs more than what is done for one."""
+        if self._waited is None:
+            self._waited = anyio.Event()
+        return self._waited
 
     def _perform(self) -> None:
         if self._performing:
@@ -327,8 +337,9 @@ class PipelineRun:
                     self._act(effect)
         finally:
             self._performing = False
-        self._moved.set()
-        self._moved = anyio.Event()
+        if self._waited is not None:
+            self._waited.set()
+            self._waited = None
 
     def _act(self, effect: Effect) -> None:
         match effect:
