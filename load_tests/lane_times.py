@@ -1,12 +1,19 @@
-"""How long a frame takes from a gateway to a worker process and back."""
+"""How long a frame takes from a gateway to a worker process and back.
+
+Beside it stands the floor: as many bytes, thrown to another process over a bare socket pair and
+caught again, without an event loop or a message.
+"""
 
 import random
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import anyio
+import anyio.to_thread
 
 from duologue.engines.engine import EngineStream, Hear, JudgeTurn
 from duologue.engines.frames import FrameWriter
@@ -24,6 +31,14 @@ FRAME_BYTES = 24_000 * 2 * 8 // 100
 PICTURE_BYTES = 1280 * 720 * 3
 PICTURES_A_SECOND = 10
 WARM_UP = 10
+
+FLOOR_THROWS = 2000
+ECHO = """
+import socket, sys
+bare = socket.socket(fileno=int(sys.argv[1]))
+while data := bare.recv(65536): bare.sendall(data)
+"""
+"""The other process of the floor."""
 
 
 @asynccontextmanager
@@ -66,7 +81,11 @@ async def echoing(limits: LaneLimits) -> AsyncIterator[RemoteEngine]:
 
 async def run_lanes(sessions: int, seconds: float) -> tuple[dict[str, Json], list[str]]:
     """Audio frames of many sessions, spread over time and all at once; then pictures of one."""
-    figures: dict[str, Json] = {"sessions": sessions}
+    floor = await anyio.to_thread.run_sync(_floor, FRAME_S / sessions)
+    figures: dict[str, Json] = {
+        "sessions": sessions,
+        "bare_socket_there_and_back_ms": spread([1000 * value for value in floor]),
+    }
     for name, limits in (("", LaneLimits()), ("inline_", LaneLimits(shared_bytes=0))):
         async with echoing(limits) as engine:
             if not name:
@@ -77,6 +96,28 @@ async def run_lanes(sessions: int, seconds: float) -> tuple[dict[str, Json], lis
                 took = await _pictures(engine, seconds, way == "there_and_back")
                 figures[f"{name}picture_{way}_ms"] = spread([1000 * value for value in took])
     return figures, []
+
+
+def _floor(interval_s: float) -> list[float]:
+    """A frame of sound over a bare socket to a process and back, at the pace of all sessions."""
+    took: list[float] = []
+    near, far = socket.socketpair()
+    frame = bytes(FRAME_BYTES)
+    with near:
+        with far:
+            command = [sys.executable, "-c", ECHO, str(far.fileno())]
+            process = subprocess.Popen(command, pass_fds=[far.fileno()])
+        for number in range(FLOOR_THROWS):
+            time.sleep(interval_s)
+            sent = now()
+            near.sendall(frame)
+            missing = FRAME_BYTES
+            while missing:
+                missing -= len(near.recv(missing))
+            if number >= WARM_UP:
+                took.append(now() - sent)
+    process.wait()
+    return took
 
 
 async def _frames(
