@@ -73,7 +73,7 @@ class Firefox:
         done = "arguments[arguments.length - 1]"
         body = f"(async () => {{ {script} }})()"
         whole = f"const done = {done}; {body}.then(done, (error) => done(String(error)));"
-        options = {"args": [], "sandbox": None}
+        options: dict[str, object] = {"args": [], "sandbox": None}
         return self._command("WebDriver:ExecuteAsyncScript", script=whole, **options)["value"]
 
     def until(self, condition: str) -> None:
