@@ -15,6 +15,7 @@ import numpy as np
 from load_tests.accuracy import run_recordings
 from load_tests.beside import run_beside
 from load_tests.calls import run_calls
+from load_tests.chromium_ear import run_chromium
 from load_tests.churn import run_churn
 from load_tests.client import JsonObject
 from load_tests.compare_aiortc import WAYS, compare
@@ -85,6 +86,10 @@ def network_of(args: argparse.Namespace) -> Impairment:
 async def voice(args: argparse.Namespace, server: Server) -> tuple[dict[str, Json], list[str]]:
     plan = plan_of(args, seconds=args.seconds, transcribe=args.transcribe)
     return await run_voice(server, plan, args.sessions, args.model, args.seed)
+
+
+async def chromium(args: argparse.Namespace, server: Server) -> tuple[dict[str, Json], list[str]]:
+    return await run_chromium(server.url, load_speech(args.recordings)[1], args.seconds)
 
 
 async def recordings(args: argparse.Namespace, server: Server) -> tuple[dict[str, Json], list[str]]:
@@ -207,6 +212,14 @@ def parser() -> argparse.ArgumentParser:
     add_speech(command, sessions=1, interrupt_every=2)
     command.add_argument("--seconds", type=float, default=60.0, help="how long each talks")
     command.add_argument("--transcribe", action="store_true", help="ask for transcripts as well")
+
+    about = "a headless Chromium that calls and interrupts: how soon it hears nothing more"
+    command = commands.add_parser("chromium", help=about, description=about)
+    add_common(command, chromium)
+    command.add_argument(
+        "--recordings", type=Path, default=FOLDER, help=f"folder of speech (default: {FOLDER})"
+    )
+    command.add_argument("--seconds", type=float, default=40.0, help="how long it calls")
 
     about = "every recording of a table: word errors, premature answers, interruptions"
     command = commands.add_parser("recordings", help=about, description=about)
