@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -211,7 +212,8 @@ def main() -> int:
     try:
         follow(orders)
     except Exception as error:
-        orders.report(Failed(f"{type(error).__name__}: {error}"))
+        with suppress(BrokenPipeError):
+            orders.report(Failed(f"{type(error).__name__}: {error}"))
         return 1
     finally:
         orders.finish()
