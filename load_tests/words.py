@@ -63,7 +63,7 @@ def normalised(text: str) -> list[str]:
     text = re.sub(r"(?<=\w)\.(?=\w)", " dot ", text)
     text = re.sub(r"[#£]", " pound ", text).replace("%", " percent ").replace("&", " and ")
     words: list[str] = []
-    for token in re.findall(r"[a-z']+|\d+", text.replace(",", "")):
+    for token in re.findall(r"[a-z']+|\d+", re.sub(r"(?<=\d),(?=\d)", "", text)):
         if token.isdigit():
             words += number_words(int(token)).split()
             continue

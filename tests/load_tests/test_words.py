@@ -63,3 +63,7 @@ def test_errors_of_several_texts_are_counted_against_all_their_words() -> None:
 def test_a_rate_exceeds_one_when_more_was_heard_than_was_said() -> None:
     assert word_errors("yes", "no no no").rate == 3.0
     assert WordErrors(0, 0).rate == 0.0
+
+
+def test_a_comma_divides_words_but_not_the_digits_of_a_number() -> None:
+    assert normalised("Sorry,you owe 1,200.") == "sorry you owe one thousand two hundred".split()
