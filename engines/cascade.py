@@ -47,7 +47,6 @@ from duologue.models.vision import Vision
 from duologue.models.voice import Synthesizer, VoiceCatalogue
 from duologue.models.whisper import Whisper
 
-REHEARSAL_SECONDS = 60.0
 REHEARSAL_OUTPUTS = 1000
 
 SAMPLING = ("temperature", "top_p", "seed", "stop")
@@ -233,7 +232,7 @@ class CascadeBackend:
     async def _rehearse(self, group: anyio.abc.TaskGroup) -> None:
         """Run one turn through the real path."""
         send, receive = anyio.create_memory_object_stream[Output](REHEARSAL_OUTPUTS)
-        with send, receive, anyio.fail_after(REHEARSAL_SECONDS):
+        with send, receive:
             session = await self._open(group, send.send_nowait, OpenSession(session=REHEARSAL))
             try:
                 choose = not self._config.default_voice

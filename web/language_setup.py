@@ -18,7 +18,7 @@ EMBEDDED_LITE: Final = "smollm2-135m-instruct"
 EMBEDDED_CONTEXT: Final = 2048
 CHAT_CONTEXT: Final = 32_768
 
-READY_SECONDS: Final = 120.0
+READY_SECONDS: Final = 300.0
 READY_SECONDS_LARGE: Final = 1200.0
 """Weights of many gigabytes are read, kernels compiled, CUDA graphs captured."""
 
