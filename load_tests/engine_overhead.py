@@ -1,9 +1,10 @@
 """What our path to vLLM costs: the same prompts to a bare AsyncLLM, to the stage, to the engine.
 
-All three share one AsyncLLM, one process and one event loop, and take turns; the prefix cache is
-emptied before each. *bare* gives tokens to ``AsyncLLM.generate``; *stage* gives requests to the
-language stage, which renders them; *engine* goes through a gateway's sockets and the cascade's
-sessions, as every conversation does.
+All share one AsyncLLM, one process and one event loop, and take turns; the prefix cache is emptied
+before each. *bare* gives tokens to ``AsyncLLM.generate``, made before the clock starts; *rendered*
+has vLLM make them of the messages first, as whoever has messages must; *stage* gives requests to
+the language stage; *engine* goes through a gateway's sockets and the cascade's sessions, as every
+conversation does. What is added is told against both of vLLM's own ways.
 """
 
 import tempfile
@@ -39,7 +40,9 @@ from load_tests.clock import now
 from load_tests.report import Json, percentile, spread
 from load_tests.tiny_model import QWEN_7B, SENTENCES, Geometry, write_model
 
-WAYS: Final = ("bare", "stage", "engine")
+WAYS: Final = ("bare", "rendered", "stage", "engine")
+OWN: Final = ("bare", "rendered")
+"""vLLM alone."""
 WORDS: Final = 12
 """Sentences before each question, so that a prompt has some hundred tokens."""
 
@@ -132,10 +135,16 @@ async def _measure(
     parts = Parts(StandInRecognizer(), StandInDetector(), (StandInSynthesizer(),))
     backend = CascadeBackend(config, language=language, load=lambda _: parts)
     requests = [request_of(number, tokens) for number in range(max(at_once) * answers)]
-    prompts = []
-    for request in requests:
-        shown = template_prompt(request, knows_tools=True)
-        prompts.append(await engine.prompt(shown.messages, shown.tools, True))
+    shown = [template_prompt(request, knows_tools=True) for request in requests]
+
+    async def render(number: int) -> Any:
+        return await engine.prompt(shown[number].messages, shown[number].tools, True)
+
+    prompts = [await render(number) for number in range(len(requests))]
+
+    async def rendered(number: int) -> Any:
+        return prompts[number]
+
     figures["tokens in a prompt"] = len(engine.tokens(prompts[0]))
     figures["tokens in an answer"] = tokens
     async with open_in_process(backend) as remote, AsyncExitStack() as stack:
@@ -145,7 +154,8 @@ async def _measure(
             for number in range(max(at_once))
         ]
         ways: dict[str, Answer] = {
-            "bare": partial(_ask_bare, engine.llm, prompts, tokens),
+            "bare": partial(_ask_vllm, engine.llm, rendered, tokens),
+            "rendered": partial(_ask_vllm, engine.llm, render, tokens),
             "stage": partial(_ask_stage, language, requests),
             "engine": _Sessions(streams, requests).ask,
         }
@@ -178,8 +188,13 @@ async def _pass(ask: Answer, clients: int, answers: int) -> Taken:
     return taken
 
 
-async def _ask_bare(
-    llm: Any, prompts: list[Any], tokens: int, client: int, number: int, taken: Taken
+async def _ask_vllm(
+    llm: Any,
+    prompt: Callable[[int], Awaitable[Any]],
+    tokens: int,
+    client: int,
+    number: int,
+    taken: Taken,
 ) -> None:
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
@@ -188,7 +203,8 @@ async def _ask_bare(
         temperature=0.0, max_tokens=tokens, output_kind=RequestOutputKind.DELTA
     )
     begun, first, made = now(), 0.0, 0
-    async for output in llm.generate(prompts[number], sampling, f"bare-{number}-{begun}"):
+    tokens_of = await prompt(number)
+    async for output in llm.generate(tokens_of, sampling, f"bare-{number}-{begun}"):
         first = first or (now() if output.outputs[0].text else 0.0)
         made += len(output.outputs[0].token_ids)
     taken.add(begun, first or now(), now(), made)
@@ -244,7 +260,6 @@ async def _open(remote: Any, name: str) -> AsyncIterator[EngineStream]:
 def _tell(
     figures: dict[str, Json], problems: list[str], clients: int, passes: dict[str, list[Taken]]
 ) -> None:
-    bare = passes["bare"]
     for way in WAYS:
         first = [value for taken in passes[way] for value in taken.first]
         token = [value for taken in passes[way] for value in taken.token]
@@ -258,15 +273,17 @@ def _tell(
             "max": round(max(token), 2) if token else None,
         }
         figures[f"{name}: tokens a second"] = round(rate, 1)
-        if way != "bare":
+        for own in OWN:
+            if way in OWN[: OWN.index(own) + 1]:
+                continue
             # Neighbours in time are compared: a machine is not the same all the time.
-            shares = [one.rate / other.rate for one, other in zip(passes[way], bare, strict=True)]
+            pairs = list(zip(passes[way], passes[own], strict=True))
+            shares = [one.rate / other.rate for one, other in pairs]
             added = [
-                percentile(one.first, 0.5) - percentile(other.first, 0.5)
-                for one, other in zip(passes[way], bare, strict=True)
+                percentile(one.first, 0.5) - percentile(other.first, 0.5) for one, other in pairs
             ]
-            figures[f"{name}: of bare's throughput, %"] = round(100 * median(shares), 1)
-            figures[f"{name}: added to bare's first text (p50), ms"] = round(median(added), 2)
+            figures[f"{name}: of {own}'s throughput, %"] = round(100 * median(shares), 1)
+            figures[f"{name}: added to {own}'s first text (p50), ms"] = round(median(added), 2)
     counts = {way: sum(taken.tokens for taken in passes[way]) for way in WAYS}
     if max(counts.values()) > 1.02 * min(counts.values()):
         problems.append(f"{clients} at once: the ways made different numbers of tokens: {counts}")

@@ -119,8 +119,9 @@ async def test_vllm_with_a_trained_model_talks_and_knows_what_it_was_taught(
 
 async def completion(server: Server, messages: list[Any], **options: Any) -> Any:
     """The likeliest answer, in text."""
-    limits = {"trust_env": False, "timeout": TURN_SECONDS}
-    async with httpx.AsyncClient(base_url=server.url, **limits) as client:
+    async with httpx.AsyncClient(
+        base_url=server.url, trust_env=False, timeout=TURN_SECONDS
+    ) as client:
         model = (await client.get("/v1/models")).json()["data"][0]["id"]
         body = {"model": model, "messages": messages, "temperature": 0, **options}
         return (await client.post("/v1/chat/completions", json=body)).json()

@@ -18,10 +18,11 @@ def test_times_are_of_the_first_text_and_of_each_token_after_it() -> None:
     assert made.rate == pytest.approx(100.0)
 
 
-def test_each_way_is_held_against_bare_in_the_same_round() -> None:
+def test_each_way_is_held_against_vllm_alone_in_the_same_round() -> None:
     # The machine was half as fast in the second round: the shares don't show it.
     passes = {
         "bare": [taken(20.0, 100.0), taken(40.0, 50.0)],
+        "rendered": [taken(20.5, 99.0), taken(40.5, 49.5)],
         "stage": [taken(21.0, 98.0), taken(41.0, 49.0)],
         "engine": [taken(23.0, 97.0), taken(43.0, 48.5)],
     }
@@ -31,13 +32,15 @@ def test_each_way_is_held_against_bare_in_the_same_round() -> None:
     assert figures["8 at once, stage: of bare's throughput, %"] == 98.0
     assert figures["8 at once, engine: of bare's throughput, %"] == 97.0
     assert figures["8 at once, engine: added to bare's first text (p50), ms"] == 3.0
+    assert figures["8 at once, rendered: added to bare's first text (p50), ms"] == 0.5
+    assert figures["8 at once, engine: added to rendered's first text (p50), ms"] == 2.5
     assert problems == []
 
 
 def test_ways_that_made_different_numbers_of_tokens_can_not_be_compared() -> None:
     more = taken(20.0, 100.0)
     more.add(0.0, 0.02, 0.11, 30)
-    passes = {"bare": [taken(20.0, 100.0)], "stage": [more], "engine": [taken(20.0, 100.0)]}
+    passes = dict.fromkeys(("bare", "rendered", "engine"), [taken(20.0, 100.0)]) | {"stage": [more]}
     problems: list[str] = []
     _tell({}, problems, 1, passes)
     assert len(problems) == 1
