@@ -90,13 +90,10 @@ def serving(
     """
     port = free_port()
     command = [*COMMAND, "--port", str(port), *options]
-    environ = {
-        name: value for name, value in os.environ.items() if not name.startswith("DUOLOGUE_TEST_")
-    }  # those are the suite's own, and the server refuses settings that it doesn't know
     with tempfile.TemporaryFile() if log is None else log.open("w+b") as output:
         begin = now()
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environ
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
         )
         try:
             url = f"http://127.0.0.1:{port}"

@@ -85,10 +85,10 @@ class Firefox:
 
 @contextmanager
 def open_firefox(folder: Path) -> Iterator[Firefox]:
-    """The browser that ``DUOLOGUE_TEST_FIREFOX`` names, with a profile of its own, or a skip."""
-    executable = os.environ.get("DUOLOGUE_TEST_FIREFOX")
+    """The browser that ``TEST_DUOLOGUE_FIREFOX`` names, with a profile of its own, or a skip."""
+    executable = os.environ.get("TEST_DUOLOGUE_FIREFOX")
     if not executable:
-        pytest.skip("DUOLOGUE_TEST_FIREFOX names no browser")
+        pytest.skip("TEST_DUOLOGUE_FIREFOX names no browser")
     port = free_port()
     preferences = {**PREFERENCES, "marionette.port": port}
     lines = [f"user_pref({json.dumps(k)}, {json.dumps(v)});\n" for k, v in preferences.items()]

@@ -1,6 +1,6 @@
 """A call as a page makes it: Chromium's own RTCPeerConnection, a recorded voice to say.
 
-``DUOLOGUE_TEST_AGENTS_REALTIME`` is the file ``dist/bundle/openai-realtime-agents.umd.js`` of the
+``TEST_DUOLOGUE_AGENTS_REALTIME`` is the file ``dist/bundle/openai-realtime-agents.umd.js`` of the
 npm package ``@openai/agents-realtime``, for the test that needs it.
 """
 
@@ -175,9 +175,9 @@ def test_a_page_is_heard_and_hears(page: Page) -> None:
 
 
 def test_openais_agents_in_the_browser_talk_and_are_interrupted(page: Page) -> None:
-    bundle = os.environ.get("DUOLOGUE_TEST_AGENTS_REALTIME")
+    bundle = os.environ.get("TEST_DUOLOGUE_AGENTS_REALTIME")
     if not bundle:
-        pytest.skip("DUOLOGUE_TEST_AGENTS_REALTIME names no file")
+        pytest.skip("TEST_DUOLOGUE_AGENTS_REALTIME names no file")
     page.route(
         "**/agents.js", lambda route: route.fulfill(path=bundle, content_type="text/javascript")
     )

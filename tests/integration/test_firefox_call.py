@@ -1,7 +1,7 @@
 """A call as a page in Firefox makes it: an answer is asked for and its sound comes.
 
 Firefox pairs no loopback address with another, so the server listens on the machine's own.
-``DUOLOGUE_TEST_FIREFOX`` is its executable.
+``TEST_DUOLOGUE_FIREFOX`` is its executable.
 """
 
 import json
@@ -45,8 +45,8 @@ return { packetsReceived, packetsSent };
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    if not os.environ.get("DUOLOGUE_TEST_FIREFOX"):
-        pytest.skip("DUOLOGUE_TEST_FIREFOX names no browser")
+    if not os.environ.get("TEST_DUOLOGUE_FIREFOX"):
+        pytest.skip("TEST_DUOLOGUE_FIREFOX names no browser")
     addresses = [
         entry.address
         for entries in psutil.net_if_addrs().values()

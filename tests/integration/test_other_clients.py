@@ -1,6 +1,6 @@
 """Clients that want an environment of their own; named in the environment, or skipped.
 
-``DUOLOGUE_TEST_PIPECAT`` and ``DUOLOGUE_TEST_LIVEKIT`` are interpreters that have ``pipecat-ai``
+``TEST_DUOLOGUE_PIPECAT`` and ``TEST_DUOLOGUE_LIVEKIT`` are interpreters that have ``pipecat-ai``
 and ``livekit-plugins-openai``; ``docs/clients.md`` says how to make them.
 """
 
@@ -36,7 +36,7 @@ def test_an_unmodified_client_gets_through_everything_that_it_does(
 
 
 def interpreter_of(script: str) -> str:
-    variable = f"DUOLOGUE_TEST_{script.partition('_')[0].upper()}"
+    variable = f"TEST_DUOLOGUE_{script.partition('_')[0].upper()}"
     interpreter = os.environ.get(variable)
     if not interpreter:
         pytest.skip(f"{variable} names no interpreter")
@@ -61,7 +61,7 @@ def run(server: Server, script: str, *kind: str) -> str:
 def frame_locked(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Server]:
-    if not {"DUOLOGUE_TEST_PIPECAT", "DUOLOGUE_TEST_LIVEKIT"} & os.environ.keys():
+    if not {"TEST_DUOLOGUE_PIPECAT", "TEST_DUOLOGUE_LIVEKIT"} & os.environ.keys():
         pytest.skip("neither client has an interpreter")
     if request.param == "moshi":
         pytest.importorskip("torch")

@@ -27,7 +27,7 @@ from duologue.sessions.session_config import (
 )
 from duologue.sessions.turns import Connection
 
-ORDERS = int(os.environ.get("DUOLOGUE_TEST_ORDERS", "400"))
+ORDERS = int(os.environ.get("TEST_DUOLOGUE_ORDERS", "400"))
 IDS = st.sampled_from(["a", "b", "c", "item_3", "item_5", "item_8", ""])
 EVENT_IDS = st.one_of(st.none(), st.integers(0, 10**6).map(lambda n: f"client_{n}"))
 MESSAGES = st.builds(

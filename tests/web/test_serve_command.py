@@ -90,11 +90,6 @@ def test_a_certificate_that_is_none_is_told_before_the_server_starts(tmp_path: P
 
 # -- in its own -----------------------------------------------------------------------------
 
-ENVIRON = {
-    name: value for name, value in os.environ.items() if not name.startswith("DUOLOGUE_TEST_")
-}
-"""Without the suite's own variables, which the server does not know."""
-
 
 class Running:
     def __init__(self, process: subprocess.Popen[str]) -> None:
@@ -127,7 +122,6 @@ def serving(*flags: str, folder: Path) -> Iterator[Running]:
     process = subprocess.Popen(
         [*command, "--port", "0", *flags],
         cwd=folder,
-        env=ENVIRON,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
@@ -144,7 +138,7 @@ def failing(*flags: str, folder: Path, **environ: str) -> tuple[int, str]:
     done = subprocess.run(
         command,
         cwd=folder,
-        env={**ENVIRON, **environ},
+        env={**os.environ, **environ},
         capture_output=True,
         text=True,
         timeout=60,
