@@ -1,6 +1,7 @@
 """Workers on two machines of a Ray cluster, both of them this one."""
 
 import logging
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -118,6 +119,14 @@ def kill(node: Any) -> None:
             info.process.kill()
 
 
+async def drain_node(cluster: Any, node: Any) -> None:
+    """What an operator does to empty a machine. Its time is over at once: Ray ends nothing then."""
+    command = [sys.executable, "-m", "ray.scripts.scripts", "drain-node"]
+    command += ["--address", cluster.address, "--node-id", node.node_id]
+    command += ["--reason", "DRAIN_NODE_REASON_PREEMPTION", "--reason-message", "to be emptied"]
+    await anyio.run_process([*command, "--deadline-remaining-seconds", "0"])
+
+
 async def until(met: Callable[[], bool]) -> None:
     with anyio.fail_after(PATIENCE_S):
         while not met():  # noqa: ASYNC110
@@ -172,6 +181,7 @@ async def test_a_machine_that_is_drained_finishes_its_sessions(cluster: Any) -> 
         with anyio.fail_after(PATIENCE_S):
             await remote.wait_ready()
         stream = await remote.open("s")
+        await until(lambda: worker.sessions == 1)
         drained.add(worker.node)
         await until(lambda: not remote.ready)
         with pytest.raises((EngineUnavailable, EngineFull)):
@@ -183,6 +193,37 @@ async def test_a_machine_that_is_drained_finishes_its_sessions(cluster: Any) -> 
         await until(lambda: worker.restarts == 1)
         assert worker.last_fault == "it was drained"
         group.cancel_scope.cancel()
+
+
+async def test_ray_drain_node_empties_a_machine_when_its_sessions_have_ended(cluster: Any) -> None:
+    second = cluster.add_node(num_cpus=1)
+    try:
+        async with placed(2) as here:
+            at = next(at for at, one in enumerate(here.workers) if one.node == second.node_id)
+            worker, remote, other = here.workers[at], here.remotes[at], here.remotes[1 - at]
+            stream = await remote.open("s")
+            await drain_node(cluster, second)
+            await until(lambda: not remote.ready)
+            with pytest.raises(EngineUnavailable):
+                await remote.open("refused")
+            # What comes now goes to the machine that is left; who is there stays, and is answered.
+            late = await here.engine.open("late")
+            assert other.sessions == 1
+            assert await answer(stream, 1) == await answer(late, 1) == "completed"
+            assert worker.restarts == 0 and second.any_processes_alive()
+            await stream.aclose()
+            await until(lambda: worker.restarts == 1)
+            assert worker.last_fault == "it was drained"
+            # Without work it leaves the cluster by itself.
+            await until(lambda: not second.any_processes_alive())
+            third = cluster.add_node(num_cpus=1)  # which has to be the main thread
+            await here.ready()
+            assert worker.node == third.node_id
+            assert await answer(await remote.open("again"), 1) == "completed"
+            assert await answer(late, 2) == "completed"
+            await anyio.to_thread.run_sync(lambda: cluster.remove_node(third, False))
+    finally:
+        cluster.remove_node(second, False)
 
 
 async def test_nothing_is_left_of_a_worker_that_was_stopped(cluster: Any) -> None:
