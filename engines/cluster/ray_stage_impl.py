@@ -5,6 +5,7 @@ The pipeline may be on another machine. Messages are those of the lanes
 into the object store, which moves them between machines.
 """
 
+import itertools
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable
@@ -58,9 +59,11 @@ class _Described(msgspec.Struct, frozen=True):
 
 
 class _Outbox:
-    """What waits for one session's reader."""
+    """What waits for one session's reader, and commands that came before their turn."""
 
     def __init__(self) -> None:
+        self.early: dict[int, bytes] = {}
+        self.next = 0
         self.outputs: deque[Output] = deque()
         self.something = anyio.Event()
         self.closed = False
@@ -104,7 +107,7 @@ class StageActor:
             if output.session in self._outboxes:
                 self._outboxes[output.session].put(output)
 
-        async with anyio.create_task_group() as group:
+        async with self._send, self._receive, anyio.create_task_group() as group:
 
             async def serve(*, task_status: anyio.abc.TaskStatus[None]) -> None:
                 await self._backend.run(self._receive, emit, task_status=task_status)
@@ -129,14 +132,21 @@ class StageActor:
         await self._send.send(OpenSession(session=session))
         return True
 
-    async def tell(self, message: bytes) -> None:
-        """A command of a session that is open."""
-        command = _COMMANDS.decode(message)
-        if command.session not in self._outboxes:
+    async def tell(self, session: str, number: int, message: bytes) -> None:
+        """A command of a session that is open; the session's are numbered from 0.
+
+        Ray promises no order to an actor whose methods are coroutines: one may overtake another.
+        """
+        outbox = self._outboxes.get(session)
+        if outbox is None:
             return
-        if isinstance(command, CloseSession):
-            self._outboxes.pop(command.session).close()
-        await self._send.send(command)  # type: ignore[arg-type]
+        outbox.early[number] = message
+        while outbox.next in outbox.early:
+            command = _COMMANDS.decode(outbox.early.pop(outbox.next))
+            outbox.next += 1
+            if isinstance(command, CloseSession):
+                self._outboxes.pop(session).close()
+            await self._send.send(command)  # type: ignore[arg-type]
 
     async def outputs(self, session: str) -> AsyncIterator[bytes]:
         """What the session is told, until it is closed."""
@@ -246,6 +256,7 @@ class RayStageStream:
         self._alias = alias
         self._actor = actor
         self._forget = forget
+        self._numbers = itertools.count()
         self._waiting: deque[StageOutput | ResponseEnded] = deque()
         self._coming = actor.outputs.options(num_returns="streaming").remote(alias)
         self._lost = ""
@@ -281,7 +292,9 @@ class RayStageStream:
 
     def _tell(self, command: StageCommand | CancelResponse | CloseSession) -> None:
         try:
-            self._actor.tell.remote(msgspec.msgpack.encode(command))
+            self._actor.tell.remote(
+                self._alias, next(self._numbers), msgspec.msgpack.encode(command)
+            )
         except ray.exceptions.RayError as error:
             raise EngineLost(str(error).splitlines()[0]) from error
 
