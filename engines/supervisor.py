@@ -233,7 +233,10 @@ class Supervisor:
         # Starting takes milliseconds; a cancel in the middle would lose the process.
         with anyio.CancelScope(shield=True):
             process = await start_child(
-                [sys.executable, "-m", self._module], environment, self._pass_fds
+                # The name is for whoever lists processes.
+                [sys.executable, "-m", self._module, self._config.name],
+                environment,
+                self._pass_fds,
             )
         self._process = process
         self._enter("starting")

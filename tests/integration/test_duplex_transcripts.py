@@ -3,7 +3,7 @@
 import base64
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -111,10 +111,14 @@ async def realtime(server: Server, question: bytes) -> AsyncIterator[Talk]:
             group.cancel_scope.cancel()
 
 
-def recognizer_of(server: Server) -> psutil.Process:
-    """Its worker, the last that was started."""
-    workers = [one for one in server.processes()[1:] if "duologue.engines.worker" in one.cmdline()]
-    return max(workers, key=lambda one: one.create_time())
+def recognizers_of(server: Server) -> list[psutil.Process]:
+    """Its workers that run, by the name that each is started with."""
+    found = []
+    for one in server.processes()[1:]:
+        with suppress(psutil.NoSuchProcess):  # it has just ended
+            if one.cmdline()[-2:] == ["duologue.engines.worker", "recognizer"]:
+                found.append(one)
+    return found
 
 
 async def test_live_writes_what_the_user_says(scripted: Server, question: bytes) -> None:
@@ -139,15 +143,17 @@ async def test_conversations_outlive_their_recogniser(scripted: Server, question
     async with live(scripted, question) as first, realtime(scripted, question) as second:
         await first.until("session.input_transcript.delta")
         await second.until(WRITTEN.format("completed"))
-        killed = recognizer_of(scripted)
+        (killed,) = recognizers_of(scripted)
         killed.send_signal(signal.SIGKILL)
         # The conversation goes on; and what is said once it is back is written again.
-        first.skip()
         second.skip()
+        while (await second.until(WRITTEN.format("completed"))).transcript != "Utterance 0.":
+            pass  # was on its way; a new recogniser begins anew
+        first.skip()
         await first.until("session.output_transcript.delta")
         await first.until("session.input_transcript.delta")
-        await second.until(WRITTEN.format("completed"))
-        assert recognizer_of(scripted).pid != killed.pid
+        (other,) = recognizers_of(scripted)
+        assert other.pid != killed.pid
         kinds = {event.type for event in (*first.seen, *second.seen)}
         assert "session.closed" not in kinds
 
