@@ -22,16 +22,18 @@ PATIENCE = 200.0
 QUESTION = Path(__file__).parent.parent / "data" / "question.wav"
 CREATED = json.dumps({"type": "session.created", "session": {"id": "sess_1", "model": "m"}})
 ALONE = """
-import argparse, sys
+import argparse, signal, sys
 from duologue.realtime import client, client_link
 from duologue.web import talk_command
+signal.signal(signal.SIGINT, signal.default_int_handler)
 client.CONNECT_S = client_link.CONNECT_S = 200.0
 parser = argparse.ArgumentParser()
 talk_command.add_parser(parser.add_subparsers())
 args = parser.parse_args()
 sys.exit(args.run(args))
 """
-"""The command without all the others, which take long to import."""
+"""The command without all the others, which take long to import. A background job of a shell, in
+which the suite may run, leaves Ctrl-C ignored to its children."""
 Run = Callable[..., tuple[int, str, str]]
 
 
