@@ -119,8 +119,10 @@ async def test_a_thousand_visits_leave_nothing(house):
         assert home.deployment.taken == 0
         del conversation, wire, place
         home.deployment.places.clear()
-        gc.collect()
-        assert [one for one in remembered if one() is not None] == []
+        with anyio.fail_after(60):
+            while any(one() is not None for one in remembered):
+                await quiet()  # the last one may be on its way out
+                gc.collect()
         assert len(anyio.get_running_tasks()) <= 4
 
 
