@@ -8,28 +8,32 @@ from duologue.engines.engine import CloseSession, Command
 pytestmark = pytest.mark.anyio
 
 
-async def test_commands_that_wait_are_given_together_in_order() -> None:
-    send, receive = anyio.create_memory_object_stream[Command](BURST * 2)
-    turns = 0
+class Turns:
+    """How often the event loop has come round."""
 
-    async def count() -> None:
-        nonlocal turns
+    number = 0
+
+    async def count(self) -> None:
         while True:
             await anyio.lowlevel.checkpoint()
-            turns += 1
+            self.number += 1
 
+
+async def test_commands_that_wait_are_given_together_in_order() -> None:
+    send, receive = anyio.create_memory_object_stream[Command](BURST * 2)
+    turns = Turns()
     with send, receive:
         for number in range(BURST):
             send.send_nowait(CloseSession(session=str(number)))
         send.close()
         async with anyio.create_task_group() as group:
-            group.start_soon(count)
+            group.start_soon(turns.count)
             await anyio.lowlevel.checkpoint()
-            before = turns
+            before = turns.number
             heard, at = [], []
             async for command in incoming(receive):
                 heard.append(command.session)
-                at.append(turns)
+                at.append(turns.number)
             group.cancel_scope.cancel()
     assert heard == [str(number) for number in range(BURST)]
     assert len(set(at)) == 1 and at[0] >= before
@@ -37,21 +41,14 @@ async def test_commands_that_wait_are_given_together_in_order() -> None:
 
 async def test_others_have_their_turn_after_a_burst() -> None:
     send, receive = anyio.create_memory_object_stream[Command](BURST * 2)
-    turns = 0
-
-    async def count() -> None:
-        nonlocal turns
-        while True:
-            await anyio.lowlevel.checkpoint()
-            turns += 1
-
+    turns = Turns()
     with send, receive:
         for number in range(2 * BURST):
             send.send_nowait(CloseSession(session=str(number)))
         send.close()
         async with anyio.create_task_group() as group:
-            group.start_soon(count)
-            at = [turns async for _ in incoming(receive)]
+            group.start_soon(turns.count)
+            at = [turns.number async for _ in incoming(receive)]
             group.cancel_scope.cancel()
     assert at[BURST - 1] < at[BURST]
 
