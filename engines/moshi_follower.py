@@ -17,7 +17,6 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import torch
-from torch import Tensor
 
 from duologue.engines.frames import FrameReader, FrameWriter
 from duologue.engines.moshi_orders import (
@@ -37,8 +36,11 @@ from duologue.engines.moshi_orders import (
     StepSlots,
 )
 from duologue.engines.rank_group import RankGroup, find_meeting
+from duologue.engines.settled_heap import settle_heap
 from duologue.engines.step_graph import Run, capture
 from duologue.models.moshi.checkpoint import load_temporal_part, read_checkpoint
+from duologue.models.moshi.host_bricks import HostBricks
+from duologue.models.moshi.streaming_state import SavedPart
 from duologue.models.moshi.tensor_shards import Shard
 from duologue.models.moshi.transformer import TemporalTransformer
 
@@ -63,6 +65,9 @@ class Follower:
         self._slots = told.slots
         self._graphs = graphs
         self.state = part.new_state(told.slots, kv_dtype, told.pages)
+        if self.state.offset.is_cuda:
+            each, _ = part.ring_pages
+            self.state.bricks = HostBricks(self.state.paged(), spare=each)
         norm = next(part.layers[0].norm1.parameters())
         self._device = norm.device
         self._x = torch.zeros(
@@ -72,7 +77,7 @@ class Follower:
         self._host = torch.zeros(told.slots, 3, dtype=torch.int64, pin_memory=pinned)
         self._sent = torch.zeros_like(self._host, device=self._device)
         self._runs: dict[int, Run] = {}
-        self._kept: dict[int, list[Tensor]] = {}
+        self._kept: dict[int, list[SavedPart]] = {}
 
     def obey(self, change: Change) -> None:
         match change:
@@ -193,6 +198,8 @@ def follow(orders: Orders) -> None:
         fuse_temporal(part)
     kv_dtype = getattr(torch, told.kv_dtype) if told.kv_dtype else None
     follower = Follower(part, told, kv_dtype, meet.graphs)
+    # All ranks wait for each other: where one is held up, the whole tick is.
+    settle_heap()
     for order in incoming:
         assert not isinstance(order, Follow | Meet)
         follower.obey(order)

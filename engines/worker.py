@@ -38,6 +38,7 @@ from duologue.engines.lifeline import (
 from duologue.engines.log_lines import JsonFormatter
 from duologue.engines.places import Places, listen
 from duologue.engines.pulse import Pulse
+from duologue.engines.settled_heap import settle_heap
 from duologue.engines.tracing import AnswerSpans, create_tracer
 from duologue.engines.worker_directory import socket_paths
 
@@ -192,6 +193,7 @@ class Worker:
             watching.start_soon(self._stop_on_signal)
             async with anyio.create_task_group() as group, send:
                 if await self._started(group, backend, receive, places):
+                    settle_heap()
                     places.open(backend.spec, backend.capacity)
                     await self._serve(places, pulse, backend.capacity)
                 # The commands end here, and the backend with them; this is its deadline.

@@ -33,6 +33,7 @@ from duologue.engines.fairness import Rank
 from duologue.engines.in_process import open_in_process
 from duologue.engines.language import Finished, TextPiece
 from duologue.engines.pulse import Pulse
+from duologue.engines.settled_heap import settle_heap
 from duologue.engines.stand_ins import StandInDetector, StandInRecognizer, StandInSynthesizer
 from duologue.engines.template_prompts import template_prompt
 from duologue.engines.vllm_stage import VllmStage
@@ -159,6 +160,7 @@ async def _measure(
             "stage": partial(_ask_stage, language, requests),
             "engine": _Sessions(streams, requests).ask,
         }
+        settle_heap()  # as a worker does
         for clients in at_once:
             passes: dict[str, list[Taken]] = {way: [] for way in WAYS}
             for number in range(rounds + 1):

@@ -16,13 +16,16 @@ from typing import Final
 import anyio
 from starlette.applications import Starlette
 
+from duologue.engines.settled_heap import settle_heap
 from duologue.models.lockfile import LockError, read_lock
 from duologue.models.weights import WeightsError, cache_folder, locate_or_fallback
 from duologue.web import logs
 from duologue.web.app import VAD, create_app
 from duologue.web.certificate import lan_address, own_names, self_signed
 from duologue.web.service import Service
-from duologue.web.settings import Settings, SettingsError, add_flags, load_settings
+from duologue.web.setting_flags import add_flags
+from duologue.web.setting_sources import load_settings
+from duologue.web.settings import Settings, SettingsError
 from duologue.web.uvicorn_impl import PatientServer, server_config
 
 KEY_PREFIX: Final = "dk_"
@@ -173,6 +176,7 @@ async def running(app: Starlette) -> AsyncIterator[Service]:
     """An application's service, from its start to its end. Raises ServeError."""
     try:
         async with app.router.lifespan_context(app):
+            settle_heap()
             yield app.state.service
     except BaseExceptionGroup as group:
         raise plain(group) from None

@@ -24,6 +24,7 @@ from duologue.engines.lane import Wire
 from duologue.engines.lifeline import WorkerConfig
 from duologue.engines.pulse import Reading
 from duologue.engines.remote import LaneName
+from duologue.engines.settled_heap import settle_heap
 from duologue.engines.supervisor import Backoff, SupervisionRules
 
 CONNECT_S = 1.0
@@ -90,6 +91,8 @@ class _Actor(ClusterWorker):
         super().__init__(config, rules, secret, ray.util.get_node_ip_address())
 
     async def run(self) -> str:
+        # The sound of all sessions goes through here, beside Ray's own objects.
+        settle_heap()
         async with anyio.create_task_group() as group:
             group.start_soon(self._end_with, os.getppid())
             reason = await super().run()

@@ -33,6 +33,7 @@ from duologue.engines.engine import (
 )
 from duologue.engines.lifeline import WorkerConfig
 from duologue.engines.pulse import Pulse, Reading
+from duologue.engines.settled_heap import settle_heap
 from duologue.engines.stage_messages import StageCommand, StageOutput
 from duologue.engines.supervisor import Backoff, SupervisionRules
 
@@ -113,6 +114,7 @@ class StageActor:
                 await self._backend.run(self._receive, emit, task_status=task_status)
 
             await group.start(serve)
+            settle_heap()
             self._started.set()
 
     async def describe(self) -> bytes:

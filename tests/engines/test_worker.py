@@ -38,6 +38,18 @@ worker.BACKENDS = {"scripted": lambda options, pulse: Stuck()}
 sys.exit(worker.main())
 """
 
+WATCHED_WORKER = """
+import gc, sys
+from duologue.engines import scripted, worker
+
+def watched(options, pulse):
+    pulse.gauges = lambda: {"frozen": float(gc.get_freeze_count())}
+    return scripted.ScriptedBackend(pulse=pulse)
+
+worker.BACKENDS = {"scripted": watched}
+sys.exit(worker.main())
+"""
+
 PARENT = """
 import subprocess, sys
 worker = subprocess.Popen(
@@ -123,6 +135,14 @@ def test_it_reports_its_start_and_then_its_heartbeat(tmp_path: Path) -> None:
         assert first.sessions == 0
         assert isinstance(process.report(), Beat)
         assert sorted(os.listdir(tmp_path)) == ["control", "data"]
+
+
+def test_the_collector_leaves_alone_what_it_had_when_it_was_ready(tmp_path: Path) -> None:
+    with worker(tmp_path, program=WATCHED_WORKER) as process:
+        assert isinstance(process.report(), Started)
+        beat = process.report()
+        assert isinstance(beat, Beat)
+        assert beat.reading.gauges["frozen"] > 1000
 
 
 def test_its_sockets_are_for_its_owner_alone(tmp_path: Path) -> None:

@@ -1,12 +1,14 @@
 """`duologue serve`, in a process of its own."""
 
+import contextlib
+import gc
 import os
 import signal
 import socket
 import ssl
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,18 +18,44 @@ import anyio.lowlevel
 import anyio.to_thread
 import httpx
 import pytest
+from starlette.applications import Starlette
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect as sync_connect
 
 from duologue.models.weights import WeightsError, cache_folder
-from duologue.web.serve_command import ServeError, addresses, bind, certificate_files, check_models
+from duologue.web.serve_command import (
+    ServeError,
+    addresses,
+    bind,
+    certificate_files,
+    check_models,
+    running,
+)
 from duologue.web.settings import Settings
 
 SCRIPTED = Settings(engine="scripted")
 
 
 # -- in this process ------------------------------------------------------------------------
+
+
+@pytest.mark.anyio
+async def test_the_collector_leaves_alone_what_a_server_had_when_it_was_ready() -> None:
+    loaded = [[1]]
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        app.state.service = "what there is"
+        loaded.append([2])
+        yield
+
+    try:
+        async with running(Starlette(lifespan=lifespan)):
+            looked_at = [one for one in gc.get_objects() if one is loaded[1]]
+            assert looked_at == []
+    finally:
+        gc.unfreeze()
 
 
 def test_a_port_that_is_taken_is_said_so() -> None:
