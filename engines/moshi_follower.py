@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from weakref import finalize
 
 import msgspec
 import numpy as np
@@ -68,6 +69,7 @@ class Follower:
         if self.state.offset.is_cuda:
             each, _ = part.ring_pages
             self.state.bricks = HostBricks(self.state.paged(), spare=each)
+            finalize(self, self.state.bricks.close).atexit = False
         norm = next(part.layers[0].norm1.parameters())
         self._device = norm.device
         self._x = torch.zeros(

@@ -1,17 +1,19 @@
 """A Moshi-family network as a stepper: arrays in, one step, arrays out."""
 
 from dataclasses import dataclass
+from weakref import finalize
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from duologue.engines.lockstep import LockstepError, StepInput, StepOutput
 from duologue.engines.moshi_crew import Alone, Crew, Kept
 from duologue.engines.step_graph import Run, capture
 from duologue.models.moshi.duplex_network import DuplexInput, DuplexNetwork
+from duologue.models.moshi.host_bricks import HostBricks
 from duologue.models.moshi.moshi_config import SamplingChoice
 from duologue.models.moshi.page_book import PageBook
+from duologue.models.moshi.streaming_state import SavedPart
 
 GRAPH_SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 256)
 """Slots that a captured graph steps; a step takes the smallest that has all active slots."""
@@ -19,10 +21,10 @@ GRAPH_SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 256)
 
 @dataclass(frozen=True, slots=True)
 class SavedSlot:
-    """A session's tensors in host memory, and where it is in its ring. ``kept``: what other
+    """A session in host memory, and where it is in its ring. ``kept``: what other
     ranks have of it."""
 
-    tensors: tuple[Tensor, ...]
+    parts: tuple[SavedPart, ...]
     position: int
     ring: int
     kept: Kept | None
@@ -80,6 +82,9 @@ class MoshiStepper:
 
             self._graphs = fuse(network.language)
             fuse_codec(network.mimi)
+            temporal = self.state.language.temporal
+            temporal.bricks = HostBricks(temporal.paged(), spare=each)
+            finalize(self, temporal.bricks.close).atexit = False
 
     @property
     def shortened(self) -> int:
@@ -201,15 +206,15 @@ class MoshiStepper:
 
     def save(self, slot: int) -> SavedSlot:
         kept = self._crew.keep(slot)
-        tensors = tuple(self.state.save(slot))
-        return SavedSlot(tensors, self._book.position(slot), self._book.ring(slot), kept)
+        parts = tuple(self.state.save(slot))
+        return SavedSlot(parts, self._book.position(slot), self._book.ring(slot), kept)
 
     def restore(self, slot: int, saved: SavedSlot) -> None:
         """Raises LockstepError where there are no pages for it."""
         self._book.clear(slot)
         self._hold(slot, self._book.fill(slot, saved.position, saved.ring))
         self._crew.restore(slot, saved.kept, self._book.held(slot))
-        self.state.restore(slot, saved.tensors)
+        self.state.restore(slot, saved.parts)
 
     def _hold(self, slot: int, there: bool) -> None:
         if not there:

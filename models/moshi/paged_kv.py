@@ -6,7 +6,7 @@ pages and its attention reads no others. Keys and values may be kept as 8-bit fl
 arXiv:2209.05433), scaled step by step.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self, cast
 
@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from duologue.models.moshi.streaming_state import StreamingState, update
+from duologue.models.moshi.host_bricks import HostBricks, KeptPages, fresh_pages
+from duologue.models.moshi.streaming_state import SavedPart, StreamingState, update
 
 FP8 = torch.float8_e4m3fn
 FP8_MAX = 448.0
@@ -38,12 +39,14 @@ class PagePool:
 @dataclass(slots=True, eq=False)
 class PagedState(StreamingState):
     """``offset``: int64 ``[slots]``, steps seen. ``ring``: int64 ``[slots]``, places in use before
-    the oldest is written over. ``table``: int64 ``[slots, pages a slot]``, page numbers."""
+    the oldest is written over. ``table``: int64 ``[slots, pages a slot]``, page numbers.
+    ``bricks``: what is saved goes there, if not to memory of its own."""
 
     offset: Tensor
     ring: Tensor
     table: Tensor
     pools: tuple[PagePool, ...]
+    bricks: HostBricks | None = None
 
     @property
     def page(self) -> int:
@@ -76,24 +79,41 @@ class PagedState(StreamingState):
         self.offset[target].copy_(self.offset[source])
         self.ring[target].copy_(self.ring[source])
         targets = self._pages(target)
-        for pool in self.pools:
-            for tensor in pool.tensors():
-                _bytes(tensor)[targets] = _bytes(tensor)[pages]
+        for tensor in self.paged():
+            _bytes(tensor)[targets] = _bytes(tensor)[pages]
 
-    def save(self, slot: int) -> list[Tensor]:
-        pages = self._pages(slot)
-        saved = [self.offset[slot].cpu().clone(), self.ring[slot].cpu().clone()]
-        for pool in self.pools:
-            saved.extend(tensor.to("cpu") for tensor in _picked(pool, pages))
-        return saved
+    def paged(self) -> list[Tensor]:
+        """All that pages consist of; the page is the first dimension."""
+        return [tensor for pool in self.pools for tensor in pool.tensors()]
 
-    def take(self, slot: int, saved: Iterator[Tensor]) -> None:
-        self.offset[slot].copy_(next(saved))
-        self.ring[slot].copy_(next(saved))
+    def save(self, slot: int) -> list[SavedPart]:
+        pages, paged = self._pages(slot), self.paged()
+        if self.bricks is None:
+            kept = fresh_pages(paged, len(pages))
+        else:
+            kept = self.bricks.hold(len(pages))
+        for tensor, places in zip(paged, kept.contents, strict=True):
+            for place, some in zip(places, _shares(pages, places), strict=True):
+                _bytes(place).copy_(_bytes(tensor)[some], non_blocking=True)
+        self._settle()
+        return [self.offset[slot].to("cpu", copy=True), self.ring[slot].to("cpu", copy=True), kept]
+
+    def take(self, slot: int, saved: Iterator[SavedPart]) -> None:
+        offset, ring, kept = (next(saved) for _ in range(3))
+        assert isinstance(offset, Tensor) and isinstance(ring, Tensor)
+        assert isinstance(kept, KeptPages)
+        self.offset[slot].copy_(offset)
+        self.ring[slot].copy_(ring)
         pages = self._pages(slot)
-        for pool in self.pools:
-            for tensor in pool.tensors():
-                _bytes(tensor)[pages] = _bytes(next(saved).to(tensor.device))
+        for tensor, places in zip(self.paged(), kept.contents, strict=True):
+            for place, some in zip(places, _shares(pages, places), strict=True):
+                _bytes(tensor)[some] = _bytes(place).to(tensor.device, non_blocking=True)
+        self._settle()
+
+    def _settle(self) -> None:
+        """Wait for copies: what the host has is not to be read or written over before."""
+        if self.offset.is_cuda:
+            torch.cuda.current_stream().synchronize()
 
     def first(self, slots: int) -> Self:
         return type(self)(self.offset[:slots], self.ring[:slots], self.table[:slots], self.pools)
@@ -106,9 +126,9 @@ class PagedState(StreamingState):
         return self.table[slot, : -(-written // self.page)]
 
 
-def _picked(pool: PagePool, pages: Tensor) -> Iterator[Tensor]:
-    for tensor in pool.tensors():
-        yield _bytes(tensor)[pages].view(tensor.dtype)
+def _shares(pages: Tensor, places: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """The pages that go to each of the places."""
+    return cast(tuple[Tensor, ...], pages.split([len(place) for place in places]))
 
 
 def _bytes(tensor: Tensor) -> Tensor:

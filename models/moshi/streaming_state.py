@@ -6,10 +6,15 @@ slot can be emptied, copied, put away and put back without touching the others.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import torch
 from torch import Tensor
+
+from duologue.models.moshi.host_bricks import KeptPages
+
+SavedPart: TypeAlias = Tensor | KeptPages
+"""Of a slot that is put away: a tensor in host memory, or many."""
 
 
 @dataclass(slots=True, eq=False)
@@ -60,18 +65,18 @@ class StreamingState:
         for part in self.parts():
             part.copy_slot(source, target)
 
-    def save(self, slot: int) -> list[Tensor]:
+    def save(self, slot: int) -> list[SavedPart]:
         """A copy of one slot in host memory, for :meth:`restore`."""
-        saved = [tensor.to("cpu", copy=True) for tensor in self.tensors_of(slot)]
+        saved: list[SavedPart] = [tensor.to("cpu", copy=True) for tensor in self.tensors_of(slot)]
         for part in self.parts():
             saved.extend(part.save(slot))
         return saved
 
-    def restore(self, slot: int, saved: Sequence[Tensor]) -> None:
+    def restore(self, slot: int, saved: Sequence[SavedPart]) -> None:
         """Put back what :meth:`save` gave, in the same or another slot."""
         self.take(slot, iter(saved))
 
-    def take(self, slot: int, saved: Iterator[Tensor]) -> None:
+    def take(self, slot: int, saved: Iterator[SavedPart]) -> None:
         """Put back this state's part of what was saved."""
         self._fill(slot, saved)
         for part in self.parts():
@@ -84,11 +89,13 @@ class StreamingState:
     def _named(self) -> Iterator[tuple[str, Any]]:
         return ((field.name, getattr(self, field.name)) for field in fields(self))
 
-    def _fill(self, slot: int, values: Iterable[Tensor]) -> None:
+    def _fill(self, slot: int, values: Iterable[SavedPart]) -> None:
         # An offset is written before the views that depend on it are taken.
         remaining = iter(values)
         for place in self.tensors_of(slot):
-            place.copy_(next(remaining))
+            value = next(remaining)
+            assert isinstance(value, Tensor)
+            place.copy_(value)
 
     def nbytes(self) -> int:
         """The size of all tensors, in bytes."""
