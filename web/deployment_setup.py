@@ -18,7 +18,8 @@ from duologue.engines.pipeline.plan import Plan, ProcessPlan, resolve, this_mach
 from duologue.engines.pipeline.stage_graph import ASR, CASCADE, LLM, MODEL, TTS
 from duologue.engines.voice_backend import VoicesConfig
 from duologue.engines.worker_directory import private_directory
-from duologue.web.settings import SETTINGS, Settings, SettingsError
+from duologue.web.setting_table import SETTINGS
+from duologue.web.settings import Settings, SettingsError
 
 GRAPH_OF_DEFAULT: Final = CASCADE.name
 

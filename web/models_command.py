@@ -19,7 +19,9 @@ from duologue.models.weights import (
     check_model,
     model_folder,
 )
-from duologue.web.settings import SETTINGS, SettingsError, load_settings
+from duologue.web.setting_sources import load_settings
+from duologue.web.setting_table import SETTINGS
+from duologue.web.settings import SettingsError
 
 REDRAW = 0.1  # seconds between two drawings of the bar
 BAR = 24  # its width in characters

@@ -6,7 +6,9 @@ import sys
 
 from duologue.engines.pipeline.plan_report import plan_json, plan_table
 from duologue.web.deployment_setup import deployment_plan
-from duologue.web.settings import SettingsError, add_flags, load_settings
+from duologue.web.setting_flags import add_flags
+from duologue.web.setting_sources import load_settings
+from duologue.web.settings import SettingsError
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

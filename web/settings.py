@@ -1,33 +1,15 @@
-"""Every setting of the server: its name, its default, what it does, where it may come from.
+"""Every setting of the server: its name, its default, what it does, and what goes together."""
 
-A setting `audio_lead` is the key `audio_lead` of the TOML file, the variable `DUOLOGUE_AUDIO_LEAD`
-and the flag `--audio-lead`. Flags win over the environment, which wins over the file. Names that
-are no setting are errors.
-"""
-
-import argparse
-import dataclasses
-import difflib
 import ipaddress
-import re
-import tomllib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
+from typing import Final, Literal
 
-from duologue.sessions.session_config import SessionLimits, TurnPolicy
+from duologue.sessions.session_config import SessionLimits
 from duologue.web.addresses import is_base_url, is_host, is_origin
 from duologue.web.duplex_settings import DuplexSettings
 from duologue.web.language_settings import LanguageSettings
-from duologue.web.setting import About, declare
-
-PREFIX: Final = "DUOLOGUE_"
-_SERVICE_LINK: Final = re.compile(
-    PREFIX + r"(SERVICE_HOST|SERVICE_PORT\w*|PORT_\d+_(TCP|UDP|SCTP)\w*)"
-)
-FILE: Final = Path("duologue.toml")
-"""Read from the current folder when no file is named."""
+from duologue.web.setting import declare
 
 INSTRUCTIONS: Final = (
     "You are a friendly voice assistant. Answer in one to three short spoken sentences. "
@@ -42,7 +24,7 @@ class SettingsError(Exception):
 _MODEL: Final = "Model"
 _ACCESS: Final = "Access"
 _RTC: Final = "WebRTC"
-_LIMITS: Final = "Limits"
+LIMITS_GROUP: Final = "Limits"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,13 +177,13 @@ class Settings:
     turn_password: str | None = declare(None, "password at the relay", _RTC, secret=True)
 
     max_sessions: int = declare(
-        64, "sessions at a time, whatever the engine would take", _LIMITS, low=1
+        64, "sessions at a time, whatever the engine would take", LIMITS_GROUP, low=1
     )
     live_recording: int = declare(
         0,
         "seconds of sound that are kept in memory of a Live session which its client stores; 0 for "
         "no recordings",
-        _LIMITS,
+        LIMITS_GROUP,
         low=0,
         high=7200,
     )
@@ -252,295 +234,3 @@ class Settings:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
             return False
-
-
-_LIMIT_HELP: Final[Mapping[str, About]] = {
-    name: About(text, _LIMITS, low, 1 if name == "turn_threshold" else None)
-    for name, text, low in [
-        (
-            "audio_lead",
-            "seconds that sent audio may run ahead of the listener; inf for batch use",
-            0.1,
-        ),
-        ("delta_ms", "milliseconds of audio in one delta at most", 20),
-        ("idle_timeout", "seconds without any event after which a session is closed", 1),
-        ("max_duration", "seconds that a session lasts at most", 1),
-        ("max_items", "items in a conversation", 1),
-        ("max_text", "characters in all items of a conversation", 1),
-        ("max_buffer_seconds", "seconds of audio in the input buffer", 1),
-        ("max_out_of_band", "responses outside the conversation at a time", 0),
-        (
-            "overlap_judgement",
-            "seconds of overlap that are an interruption with backchannel_aware",
-            0,
-        ),
-        ("speculation_after", "seconds of silence after which an answer is drafted", 0),
-        ("release_after", "least seconds of silence before an answer with semantic_vad", 0),
-        ("turn_threshold", "probability from which the turn detector is sure", 0),
-        ("turn_policy", "who yields when both speak, unless a session chooses", None),
-    ]
-}
-
-
-@dataclass(frozen=True, slots=True)
-class _Setting:
-    name: str
-    kind: Any
-    default: Any
-    about: About
-    secret: bool
-
-    @property
-    def variable(self) -> str:
-        return PREFIX + self.name.upper()
-
-    @property
-    def flag(self) -> str:
-        return "--" + self.name.replace("_", "-")
-
-    @property
-    def choices(self) -> tuple[str, ...]:
-        if get_origin(self.kind) is Literal:
-            return get_args(self.kind)
-        if self.kind is TurnPolicy:
-            return (TurnPolicy.BARGE_IN.value, TurnPolicy.BACKCHANNEL_AWARE.value)
-        return ()
-
-
-def _plain(kind: Any) -> Any:
-    """A type without its `None`."""
-    arguments = [argument for argument in get_args(kind) if argument is not type(None)]
-    return arguments[0] if type(None) in get_args(kind) else kind
-
-
-def _collect() -> dict[str, _Setting]:
-    found: dict[str, _Setting] = {}
-    for owner in (Settings, LanguageSettings, DuplexSettings, SessionLimits):
-        hints = get_type_hints(owner)
-        for entry in fields(owner):
-            about = entry.metadata.get("about") or _LIMIT_HELP.get(entry.name)
-            if about is None:
-                continue
-            found[entry.name] = _Setting(
-                entry.name, _plain(hints[entry.name]), entry.default, about, not entry.repr
-            )
-    return found
-
-
-SETTINGS: Final = _collect()
-"""All settings by name."""
-
-
-# -- values ---------------------------------------------------------------------------------
-
-
-def _from_text(setting: _Setting, text: str, source: str) -> object:
-    """The value of an environment variable or a flag."""
-    convert: Mapping[Any, Callable[[str], object]] = {
-        int: int,
-        float: float,
-        bool: _boolean,
-        Path: lambda path: Path(path).expanduser(),
-        tuple[str, ...]: _list,
-    }
-    try:
-        return convert.get(setting.kind, str)(text)
-    except ValueError:
-        shown = "" if setting.secret else f", not {text!r}"
-        raise SettingsError(f"{source} must be {_kind_name(setting)}{shown}") from None
-
-
-def _list(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
-def _boolean(text: str) -> bool:
-    known = {"1": True, "true": True, "yes": True, "on": True}
-    known |= {"0": False, "false": False, "no": False, "off": False}
-    try:
-        return known[text.lower()]
-    except KeyError:
-        raise ValueError(text) from None
-
-
-def _from_toml(setting: _Setting, value: object, source: str) -> object:
-    kind = setting.kind
-    if kind is bool and isinstance(value, bool):
-        return value
-    if kind is int and isinstance(value, int) and not isinstance(value, bool):
-        return value
-    if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
-    if kind == tuple[str, ...] and isinstance(value, list):
-        if all(isinstance(entry, str) for entry in value):
-            return tuple(value)
-    elif kind is Path and isinstance(value, str):
-        return Path(value).expanduser()
-    elif kind not in (bool, int, float, tuple[str, ...]) and isinstance(value, str):
-        return value
-    raise SettingsError(f"{source} must be {_kind_name(setting)}")
-
-
-def _kind_name(setting: _Setting) -> str:
-    if setting.choices:
-        return "one of " + ", ".join(setting.choices)
-    names = {
-        int: "a whole number",
-        float: "a number",
-        bool: "true or false",
-        Path: "a path",
-        tuple[str, ...]: "a list of strings",
-    }
-    return names.get(setting.kind, "a string")
-
-
-def _checked(setting: _Setting, value: object, source: str) -> object:
-    if setting.choices and value not in setting.choices:
-        raise SettingsError(f"{source} must be {_kind_name(setting)}, not {value!r}")
-    if setting.kind is TurnPolicy:
-        return TurnPolicy(value)
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        low, high = setting.about.low, setting.about.high
-        if value != value or (low is not None and value < low):
-            raise SettingsError(f"{source} must be at least {low:g}")
-        if high is not None and value > high:
-            raise SettingsError(f"{source} must be at most {high:g}")
-    return value
-
-
-def _unknown(name: str, source: str, known: Sequence[str]) -> SettingsError:
-    close = difflib.get_close_matches(name, known, 1)
-    hint = f"; did you mean {close[0]}?" if close else ""
-    return SettingsError(f"{source}: there is no setting {name}{hint}")
-
-
-# -- sources --------------------------------------------------------------------------------
-
-
-def _read_file(path: Path) -> dict[str, object]:
-    try:
-        with path.open("rb") as file:
-            table = tomllib.load(file)
-    except OSError as error:
-        raise SettingsError(f"{path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path}: {error}") from None
-    found: dict[str, object] = {}
-    for name, value in table.items():
-        setting = SETTINGS.get(name)
-        if setting is None:
-            raise _unknown(name, str(path), list(SETTINGS))
-        if name == "deployment" and not isinstance(value, str):
-            found[name] = str(path)  # the table in this file
-            continue
-        source = f"{path}: {name}"
-        found[name] = _checked(setting, _from_toml(setting, value, source), source)
-    return found
-
-
-def _is_service_link(variable: str, text: str) -> bool:
-    """Whether Kubernetes or Docker tells of a service that is called duologue, as they do with
-    variables of its name in every container beside it."""
-    return _SERVICE_LINK.fullmatch(variable) is not None or (
-        variable == PREFIX + "PORT" and text.startswith(("tcp://", "udp://"))
-    )
-
-
-def _read_environment(environ: Mapping[str, str]) -> dict[str, object]:
-    by_variable = {setting.variable: setting for setting in SETTINGS.values()}
-    found: dict[str, object] = {}
-    for variable, text in environ.items():
-        if not variable.startswith(PREFIX) or variable == PREFIX + "CONFIG":
-            continue
-        if _is_service_link(variable, text):
-            continue
-        setting = by_variable.get(variable)
-        if setting is None:
-            raise _unknown(variable, "environment", list(by_variable))
-        found[setting.name] = _checked(setting, _from_text(setting, text, variable), variable)
-    return found
-
-
-def _read_flags(args: argparse.Namespace) -> dict[str, object]:
-    found: dict[str, object] = {}
-    for name, setting in SETTINGS.items():
-        given: str | bool | list[str] | None = getattr(args, name, None)
-        if given is None:
-            continue
-        if isinstance(given, bool):
-            found[name] = given
-            continue
-        text = ",".join(given) if isinstance(given, list) else given
-        found[name] = _checked(setting, _from_text(setting, text, setting.flag), setting.flag)
-    return found
-
-
-def load_settings(args: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
-    """The settings that flags, environment and file give together. Raises SettingsError."""
-    named = args.config or environ.get(PREFIX + "CONFIG")
-    path = Path(named) if named else FILE
-    values = _read_file(path) if named or path.is_file() else {}
-    values |= _read_environment(environ)
-    values |= _read_flags(args)
-    limits = {name: values.pop(name) for name in _LIMIT_HELP if name in values}
-    language, duplex = (
-        {entry.name: values.pop(entry.name) for entry in fields(owner) if entry.name in values}
-        for owner in (LanguageSettings, DuplexSettings)
-    )
-    return Settings(
-        **values,  # type: ignore[arg-type]
-        language=LanguageSettings(**language),  # type: ignore[arg-type]
-        duplex=DuplexSettings(**duplex),  # type: ignore[arg-type]
-        limits=dataclasses.replace(SessionLimits(), **limits),  # type: ignore[arg-type]
-    )
-
-
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """One flag for every setting, with its explanation, its default and its variable."""
-    parser.add_argument(
-        "--config",
-        metavar="FILE",
-        help=f"TOML file with settings (default: {FILE} in the current folder; {PREFIX}CONFIG)",
-    )
-    groups: dict[str, argparse._ArgumentGroup] = {}
-    for name, setting in SETTINGS.items():
-        title = setting.about.group
-        if title not in groups:
-            groups[title] = parser.add_argument_group(title)
-        text = f"{setting.about.help} ({_default_text(setting)}{setting.variable})"
-        text = text.replace("%", "%%")
-        if setting.kind is bool:
-            groups[title].add_argument(
-                setting.flag,
-                dest=name,
-                action=argparse.BooleanOptionalAction,
-                default=None,
-                help=text,
-            )
-            continue
-        repeats = setting.kind == tuple[str, ...]
-        if setting.about.alone is not None:
-            groups[title].add_argument(
-                setting.flag,
-                dest=name,
-                metavar=name.upper(),
-                nargs="?",
-                const=setting.about.alone,
-                help=text,
-            )
-            continue
-        groups[title].add_argument(
-            setting.flag,
-            dest=name,
-            metavar="|".join(setting.choices) or name.rsplit("_", 1)[-1].upper(),
-            action="append" if repeats else "store",
-            help=text,
-        )
-
-
-def _default_text(setting: _Setting) -> str:
-    default = setting.default
-    if default is None or default == () or setting.name == "instructions":
-        return ""
-    shown = default.value if isinstance(default, TurnPolicy) else default
-    return f"default: {str(shown).lower() if isinstance(shown, bool) else shown}; "

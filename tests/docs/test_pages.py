@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from duologue.web.settings import SETTINGS
+from duologue.web.setting_table import SETTINGS
 
 ROOT = Path(__file__).parent.parent.parent
 FOLDERS = (

@@ -18,7 +18,8 @@ from duologue.web.duplex_setup import (
     moshi_options,
     recognizers,
 )
-from duologue.web.settings import Settings, SettingsError, load_settings
+from duologue.web.setting_sources import load_settings
+from duologue.web.settings import Settings, SettingsError
 
 
 def moshi(**given: object) -> Settings:
