@@ -24,18 +24,9 @@ from duologue.engines.engine import (
     ToolCallStarted,
     ToolInvocation,
 )
-from duologue.realtime.chat_wire import (
-    LARGEST_REQUEST,
-    ChatRefusal,
-    ChatRequest,
-    Chunks,
-    Naming,
-    comment,
-    decode_chat_request,
-    encode_completion,
-    event,
-    refusal_of,
-)
+from duologue.realtime.chat_refusal import ChatRefusal, refusal_of
+from duologue.realtime.chat_wire import LARGEST_REQUEST, ChatRequest, decode_chat_request
+from duologue.realtime.completion_wire import Chunks, Naming, comment, encode_completion, event
 from duologue.sessions.effects import ToEngine
 from duologue.sessions.errors import ProtocolError
 from duologue.sessions.registry import new_id

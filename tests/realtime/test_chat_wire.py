@@ -4,30 +4,17 @@ from typing import Any
 import msgspec
 import pytest
 from hypothesis import given, strategies as st
-from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from duologue.engines.engine import (
-    EngineFailure,
     EngineSpec,
     ImagePart,
     Message,
-    ResponseEnded,
     ResponseRequest,
     TextPart,
     ToolInvocation,
-    Usage,
 )
-from duologue.realtime.chat_wire import (
-    WITHOUT_EFFECT,
-    ChatRefusal,
-    ChatRequest,
-    Chunks,
-    Naming,
-    comment,
-    decode_chat_request,
-    encode_completion,
-    refusal_of,
-)
+from duologue.realtime.chat_refusal import ChatRefusal
+from duologue.realtime.chat_wire import WITHOUT_EFFECT, ChatRequest, decode_chat_request
 from duologue.sessions.errors import ProtocolError
 
 SPEC = EngineSpec(
@@ -41,7 +28,6 @@ SPEC = EngineSpec(
 )
 HI = [{"role": "user", "content": "hi"}]
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
-NAMING = Naming("chatcmpl_1", "m", 1_700_000_000)
 
 
 def decode(spec: EngineSpec = SPEC, **fields: Any) -> ChatRequest:
@@ -55,9 +41,6 @@ def asked(*messages: dict[str, Any]) -> ResponseRequest:
 
 def user(text: str) -> Message:
     return Message("user", (TextPart(text),))
-
-
-# -- requests -------------------------------------------------------------------------------
 
 
 def test_a_plain_request() -> None:
@@ -290,73 +273,3 @@ def test_nothing_that_a_client_sends_breaks_the_reader(fields: dict[str, Any]) -
         decode(**fields)
     except (ProtocolError, ChatRefusal) as error:
         assert error.message
-
-
-# -- answers --------------------------------------------------------------------------------
-
-
-ENDED = ResponseEnded(1, "completed", usage=Usage(input_tokens=5, output_tokens=3), session="s")
-
-
-def test_a_completion_is_one_to_openais_types() -> None:
-    calls = [ToolInvocation("c1", "look", "{}")]
-    for text, made in (("Hello.", []), ("", calls), ("", [])):
-        answer = ChatCompletion.model_validate_json(
-            encode_completion(NAMING, text, made, ENDED), strict=True
-        )
-        (choice,) = answer.choices
-        assert choice.message.content == (text if not made else None)
-        assert choice.finish_reason == ("tool_calls" if made else "stop")
-        assert answer.usage is not None
-        assert answer.usage.total_tokens == 8
-
-
-def test_chunks_are_some_to_openais_types() -> None:
-    chunks = Chunks(NAMING, include_usage=True)
-    events = chunks.first() + chunks.text("Hi\n\n") + chunks.call_started("c1", "look")
-    events += chunks.call_delta("c1", "{}") + chunks.call_started("c2", "say")
-    events += comment("still here") + chunks.last(ENDED)
-    lines = [line for line in events.decode().split("\n\n") if not line.startswith(":")]
-    assert lines[-2:] == ["data: [DONE]", ""]
-    read = [
-        ChatCompletionChunk.model_validate_json(line.removeprefix("data: "), strict=True)
-        for line in lines[:-2]
-    ]
-    assert read[1].choices[0].delta.content == "Hi\n\n"
-    calls = [call for chunk in read[:-1] for call in chunk.choices[0].delta.tool_calls or []]
-    assert [(call.index, call.id) for call in calls] == [(0, "c1"), (0, None), (1, "c2")]
-    assert read[-2].choices[0].finish_reason == "tool_calls"
-    assert read[-1].usage is not None
-
-
-@pytest.mark.parametrize(
-    ("reason", "finish"),
-    [
-        ("completed", "stop"),
-        ("max_output_tokens", "length"),
-        ("content_filter", "content_filter"),
-    ],
-)
-def test_why_it_is_over(reason: Any, finish: str) -> None:
-    ended = msgspec.structs.replace(ENDED, reason=reason)
-    answer = ChatCompletion.model_validate_json(encode_completion(NAMING, "a", [], ended))
-    assert answer.choices[0].finish_reason == finish
-
-
-@pytest.mark.parametrize(
-    ("code", "status"),
-    [
-        ("context_too_long", 400),
-        ("upstream_error", 502),
-        ("engine_unavailable", 503),
-        ("engine_overloaded", 503),
-        ("engine_error", 500),
-    ],
-)
-def test_a_failure_has_the_status_of_whose_fault_it_is(code: str, status: int) -> None:
-    assert refusal_of(EngineFailure(code, "words")).status == status
-    assert refusal_of(None).status == 500
-
-
-def test_a_body_that_is_too_large_has_a_status_of_its_own() -> None:
-    assert ChatRefusal.of(ProtocolError("event_too_large", "words")).status == 413
