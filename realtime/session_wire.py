@@ -23,6 +23,7 @@ from duologue.realtime.tool_wire import (
     encode_tool_choice,
 )
 from duologue.sessions.session_config import (
+    LOGPROBS,
     UNSET,
     SemanticVad,
     ServerVad,
@@ -36,7 +37,6 @@ from duologue.sessions.session_config import (
     Unset,
 )
 
-LOGPROBS: Final = "item.input_audio_transcription.logprobs"
 NOISE_REDUCTION: Final = "audio.input.noise_reduction"
 LONGEST_MS: Final = 3_600_000
 LONGEST_SILENCE_MS: Final = 60_000

@@ -20,23 +20,20 @@ from duologue.engines.engine import (
     Prepare,
     Respond,
     ResponseEnded,
-    ResponseRequest,
     TextPart,
-    Tool,
     UtterancePart,
 )
 from duologue.sessions.effects import Effect, EndReason, ErrorReported, ShowPicture, ToEngine
 from duologue.sessions.errors import ProtocolError
-from duologue.sessions.events import ItemReference, ResponseParams
+from duologue.sessions.events import ResponseParams
 from duologue.sessions.history import History
-from duologue.sessions.items import InputAudio, InputImage, Item, MessageItem
 from duologue.sessions.playout import Playout
-from duologue.sessions.prompting import LETTERS_PER_TOKEN, fitted, messages
+from duologue.sessions.prompting import messages
+from duologue.sessions.response_requests import answer_limit, input_items, response_request
 from duologue.sessions.responses import GeneratedOutput, LiveResponse, ResponseSettings
-from duologue.sessions.session_config import SessionConfig, SessionLimits, Unset
+from duologue.sessions.session_config import SessionConfig, SessionLimits
 from duologue.sessions.turns import ASSISTANT, Assistant, AssistantSignal, Generation, step
 
-DEFAULT_ANSWER_TOKENS = 512
 DRAFT_PICTURES = 50
 """Two seconds of an answer's video that wait until it is known whether it is wanted."""
 OF_NO_ANSWER = 0
@@ -63,11 +60,6 @@ class Draft:
             if self.pictures > DRAFT_PICTURES:
                 return
         self.outputs.append(output)
-
-
-def _limit(config: SessionConfig, params: ResponseParams) -> int | None:
-    limit = params.max_output_tokens
-    return config.max_output_tokens if isinstance(limit, Unset) else limit
 
 
 class Answering:
@@ -130,7 +122,9 @@ class Answering:
             return
         pending = UtterancePart(utterance) if utterance else None
         with suppress(ProtocolError):
-            request = self._request(config, ResponseParams(), messages(self._history, pending))
+            request = response_request(
+                self._spec, config, ResponseParams(), messages(self._history, pending)
+            )
             self._tell(Prepare(session=self._session_id, request=request))
 
     def create(
@@ -151,10 +145,10 @@ class Answering:
             raise ProtocolError(
                 "bad_response_create", "Too many out-of-band responses are active.", "response"
             )
-        prompt = messages(self._resolved(params))
+        prompt = messages(input_items(params, self._history, self._spec))
         if note is not None:
             prompt = (*prompt, Message("system", (TextPart(note),)))
-        request = self._request(config, params, prompt)
+        request = response_request(self._spec, config, params, prompt)
         if params.conversation:
             self.drop_draft()
         response = self._begin(config, params, self._next_generation())
@@ -198,7 +192,9 @@ class Answering:
         self.drop_draft()
         prompt = messages(self._history, UtterancePart(utterance, until))
         try:
-            request = self._request(config, ResponseParams(), prompt, speculative=True)
+            request = response_request(
+                self._spec, config, ResponseParams(), prompt, speculative=True
+            )
         except ProtocolError:
             return
         self._draft = Draft(self._next_generation(), until, (committed_version, config))
@@ -221,7 +217,7 @@ class Answering:
             modality=params.modality or config.modality,
             voice=params.voice or config.voice,
             output_format=params.output_format or config.output_format,
-            max_output_tokens=_limit(config, params),
+            max_output_tokens=answer_limit(config, params),
             metadata=params.metadata,
             input_audio_seconds=self._heard_seconds if params.conversation else 0.0,
         )
@@ -246,65 +242,6 @@ class Answering:
             self._out_of_band[number] = response
         response.begin()
         return response
-
-    def _resolved(self, params: ResponseParams) -> tuple[Item, ...]:
-        if params.input is None:
-            return tuple(self._history)
-        resolved: list[Item] = []
-        for entry in params.input:
-            item = self._history.get(entry.id) if isinstance(entry, ItemReference) else entry
-            if item is None:
-                raise ProtocolError(
-                    "bad_response_create",
-                    f"Error in response.create: there is no item with ID '{entry.id}'.",
-                    "response.input",
-                )
-            if isinstance(item, MessageItem) and not isinstance(entry, ItemReference):
-                self._check_inline(item)
-            resolved.append(item)
-        return tuple(resolved)
-
-    def _check_inline(self, item: MessageItem) -> None:
-        if InputAudio(None) in item.content:
-            raise ProtocolError(
-                "missing_required_parameter",
-                "An input_audio part of response.create needs a transcript.",
-                "response.input",
-            )
-        if not self._spec.sees and any(isinstance(part, InputImage) for part in item.content):
-            raise ProtocolError(
-                "unsupported", "The model of this session can't see images.", "response.input"
-            )
-
-    def _request(
-        self,
-        config: SessionConfig,
-        params: ResponseParams,
-        prompt: tuple[Message, ...],
-        speculative: bool = False,
-    ) -> ResponseRequest:
-        tools = config.tools if params.tools is None else params.tools
-        instructions = config.instructions if params.instructions is None else params.instructions
-        limit = _limit(config, params)
-        context = self._spec.context_tokens
-        overhead = len(instructions) + sum(
-            len(tool.name) + len(tool.description) + len(tool.parameters) for tool in tools
-        )
-        reserve = min(limit or DEFAULT_ANSWER_TOKENS, context // 4)
-        room = context - reserve - int(overhead / LETTERS_PER_TOKEN)
-        parallel = params.parallel_tool_calls
-        return ResponseRequest(
-            instructions=instructions,
-            messages=fitted(prompt, room, config.truncation),
-            modality=params.modality or config.modality,
-            voice=params.voice or config.voice,
-            speed=config.speed,
-            tools=tuple(Tool(tool.name, tool.description, tool.parameters) for tool in tools),
-            tool_choice=params.tool_choice or config.tool_choice,
-            parallel_tool_calls=config.parallel_tool_calls if parallel is None else parallel,
-            max_output_tokens=limit,
-            speculative=speculative,
-        )
 
     def _next_generation(self) -> int:
         self._generation += 1

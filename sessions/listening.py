@@ -30,9 +30,6 @@ from duologue.sessions.effects import (
     SpeechStopped,
     SupplyUtterance,
     ToEngine,
-    TranscriptionCompleted,
-    TranscriptionDelta,
-    TranscriptionFailed,
 )
 from duologue.sessions.endpointing import (
     RATE,
@@ -56,13 +53,12 @@ from duologue.sessions.session_config import (
     TurnPolicy,
 )
 from duologue.sessions.suspicion import Suspicion
+from duologue.sessions.transcripts import LOST, Transcripts
 from duologue.sessions.turns import COUPLINGS, Assistant, Reaction, User
 
-LOGPROBS = "item.input_audio_transcription.logprobs"
 LEAST_COMMIT_MS = 100
 SEMANTIC_PADDING_MS = 300
 SAMPLES_PER_MS = RATE // 1000
-LOST = ProtocolError("engine_unavailable", "The recogniser was lost.")
 
 
 @dataclass(slots=True)
@@ -105,7 +101,7 @@ class Listening:
         self._buffer_start = 0
         self._committed = 0
         self._utterance: Utterance | None = None
-        self._transcribing: set[str] = set()
+        self._transcripts = Transcripts(config, history, effects)
         self._suspicion = Suspicion()
         self._configure_engine()
 
@@ -114,6 +110,7 @@ class Listening:
     def configure(self, config: SessionConfig) -> None:
         """The client has changed the session."""
         before, self.config = self.config, config
+        self._transcripts.configure(config)
         if config.turn_detection != before.turn_detection:
             if before.turn_detection is None:
                 self._drop_utterance()
@@ -142,12 +139,11 @@ class Listening:
         self._await_transcript(item_id)
 
     def forget(self, item_id: str) -> None:
-        self._transcribing.discard(item_id)
+        self._transcripts.forget(item_id)
 
     def lost(self) -> None:
         """The engine is gone, with the transcripts it was making."""
-        for item_id in sorted(self._transcribing):
-            self._give_up_transcript(item_id, LOST)
+        self._transcripts.lost()
 
     def regained(self) -> None:
         """There is an engine again: it needs to hear what is being said from its beginning."""
@@ -289,8 +285,8 @@ class Listening:
             self.answering.interrupt(now)
         self.answering.restore()
         self._relax()
-        if utterance.words and self.config.transcription is not None:
-            self._effects.append(TranscriptionDelta(utterance.item_id, 0, utterance.words))
+        if utterance.words:
+            self._transcripts.add_words(utterance.item_id, utterance.words)
         self.prepare()
 
     def prepare(self) -> None:
@@ -410,37 +406,20 @@ class Listening:
             if not speaking.announced and self.config.turn_detection is not None:
                 speaking.words += event.delta
                 return
-        elif event.utterance not in self._transcribing:
+        elif not self._transcripts.awaits(event.utterance):
             return
-        if self.config.transcription is not None:
-            self._effects.append(TranscriptionDelta(event.utterance, 0, event.delta))
+        self._transcripts.add_words(event.utterance, event.delta)
 
     def receive_transcript(self, event: TranscriptFinal) -> None:
-        if event.utterance not in self._transcribing:
-            return
-        self._transcribing.discard(event.utterance)
-        self.history.transcribed(event.utterance, event.text)
-        if self.config.transcription is not None:
-            logprobs = event.logprobs if LOGPROBS in self.config.include else None
-            self._effects.append(
-                TranscriptionCompleted(event.utterance, 0, event.text, event.seconds, logprobs)
-            )
+        self._transcripts.complete(event)
 
     def fail_transcript(self, event: TranscriptFailed) -> None:
-        self._give_up_transcript(event.utterance, ProtocolError("engine_error", event.message))
+        self._transcripts.fail(event.utterance, ProtocolError("engine_error", event.message))
 
     def _await_transcript(self, item_id: str) -> None:
-        self._transcribing.add(item_id)
+        self._transcripts.expect(item_id)
         if not self.answering.engine_ready:
-            self._give_up_transcript(item_id, LOST)
-
-    def _give_up_transcript(self, item_id: str, error: ProtocolError) -> None:
-        if item_id not in self._transcribing:
-            return
-        self._transcribing.discard(item_id)
-        self.history.transcribed(item_id, "")
-        if self.config.transcription is not None:
-            self._effects.append(TranscriptionFailed(item_id, 0, error))
+            self._transcripts.fail(item_id, LOST)
 
     def _configure_engine(self) -> None:
         transcription = self.config.transcription

@@ -14,6 +14,9 @@ class Unset(Enum):
 
 UNSET: Final = Unset.UNSET
 
+LOGPROBS: Final = "item.input_audio_transcription.logprobs"
+"""In ``include``: transcripts with the probabilities of their tokens."""
+
 Modality = Literal["audio", "text"]
 Eagerness = Literal["low", "medium", "high", "auto"]
 Kind = Literal["realtime", "transcription"]

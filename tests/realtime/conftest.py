@@ -8,7 +8,7 @@ import pytest
 from hypothesis import strategies as st
 
 from duologue.engines.engine import TokenLogprob, Usage
-from duologue.realtime.session_wire import LOGPROBS, NOISE_REDUCTION
+from duologue.realtime.session_wire import NOISE_REDUCTION
 from duologue.sessions import effects
 from duologue.sessions.errors import CODES, ProtocolError
 from duologue.sessions.items import (
@@ -22,6 +22,7 @@ from duologue.sessions.items import (
     OutputText,
 )
 from duologue.sessions.session_config import (
+    LOGPROBS,
     AudioFormat,
     FunctionTool,
     SemanticVad,

@@ -647,7 +647,7 @@ def test_an_hour_of_answers_and_interruptions_keeps_no_audio(talk):
     assert held_audio(t) == 0
     assert not t.session.answering.playout.playback._fresh
     assert not t.session.answering._out_of_band
-    assert not t.session.listening._transcribing
+    assert not t.session.listening._transcripts._awaited
 
 
 def test_a_session_that_rests_needs_only_its_own_deadlines(talk):

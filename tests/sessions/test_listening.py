@@ -8,8 +8,8 @@ from duologue.engines import engine
 from duologue.sessions import effects, events
 from duologue.sessions.endpointing import RATE, REACH
 from duologue.sessions.items import InputAudio, InputText, MessageItem
-from duologue.sessions.listening import LOGPROBS
 from duologue.sessions.session_config import (
+    LOGPROBS,
     SemanticVad,
     ServerVad,
     SessionLimits,
