@@ -40,6 +40,9 @@ ALIKE = 0.3
 """Correlation from which a delay counts: below, there was no voice in the window."""
 _STEP = 6
 """Every sixth of averaged samples is compared: 8 kHz, 0.125 ms."""
+_EMPHASIS = 0.9
+"""What is taken off each sample of the one before. A voice's lowest tones are nearly as much like
+themselves a period later, 4 to 10 ms, and would be taken for the delay."""
 
 
 def delay_seconds(said: Samples, heard: Samples) -> float | None:
@@ -59,7 +62,9 @@ def delay_seconds(said: Samples, heard: Samples) -> float | None:
 
 def _coarse(samples: Samples) -> np.ndarray:
     count = len(samples) // _STEP * _STEP
-    return samples[:count].astype(np.float64).reshape(-1, _STEP).mean(axis=1)
+    coarse = samples[:count].astype(np.float64).reshape(-1, _STEP).mean(axis=1)
+    emphasised: np.ndarray = coarse[1:] - _EMPHASIS * coarse[:-1]
+    return emphasised
 
 
 async def run_echo(

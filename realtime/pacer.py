@@ -2,7 +2,8 @@
 
 Members are spread over SLOTS phases of the period, so that their encoding does not come all at once
 and nobody's packets wait for it: a tick is on time for each, and short for everybody else. One that
-was silent and has something to say may have a phase that comes soon.
+was silent and has something to say may have a phase that comes soon, and one whose sound is made as
+time passes a phase that follows it.
 """
 
 import logging
@@ -28,6 +29,8 @@ LEAD = 2
 comes in packets of 20 ms, the next ones may be a little late and still be in time."""
 NEAR = 3
 """Phases of which it gets the emptiest."""
+ABOVE = 2
+"""Members that a phase may have more than phases have on average, after another moved there."""
 LOAD_SECONDS = 0.25
 _RISE, _FALL = 0.7, 0.1
 """Weights of a look at the load that is above what was thought, and of one below."""
@@ -51,7 +54,9 @@ class Pacer:
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or MonotonicClock()
         self._slots: list[list[Paced]] = [[] for _ in range(SLOTS)]
-        self._members = 0
+        self._phases: dict[Paced, int] = {}
+        self._passing: set[Paced] = set()
+        """Members whose next phase is too soon: it passes without a tick."""
         self._origin = self._clock.now()
         self._next = 0
         self.step = 0
@@ -72,14 +77,13 @@ class Pacer:
         """Seconds that the latest tick of all came late, since `forget_lag`."""
 
     def __len__(self) -> int:
-        return self._members
+        return len(self._phases)
 
     def join(self, member: Paced) -> None:
         """Tick it from now on, in the phase with the fewest members. Idempotent."""
-        if any(member in slot for slot in self._slots):
+        if member in self._phases:
             return
-        min(self._slots, key=len).append(member)
-        self._members += 1
+        self._put(member, min(range(SLOTS), key=self._crowd))
         self._awake.set()
 
     def hasten(self, member: Paced) -> None:
@@ -88,29 +92,64 @@ class Pacer:
         That may be less than a period after its last tick. On a busy loop nothing changes: packets
         come late there, and what comes soon after them misses some.
         """
-        if self.load >= _COMPLEXITIES[0][0]:
+        if self.busy or member not in self._phases:
             return
-        slot = next((slot for slot in self._slots if member in slot), None)
-        if slot is None:
-            return
-        slot.remove(member)
         passed = math.floor((self._clock.now() - self._origin) / STEP + 1e-6)
-        phases = (self._slots[(passed + LEAD + near) % SLOTS] for near in range(NEAR))
-        min(phases, key=len).append(member)
+        self._remove(member)
+        near = ((passed + LEAD + more) % SLOTS for more in range(NEAR))
+        phase = min(near, key=self._crowd)
+        self._put(member, phase)
+        if self._next + (phase - self._next) % SLOTS <= passed:
+            # Steps in which nobody was due are still to be counted.
+            self._passing.add(member)
         if self._nap is not None:
             self._nap.cancel()
 
+    def shift(self, member: Paced, steps: int) -> int:
+        """Tick it by so many steps later from now on, or, below 0, sooner: 1 - SLOTS to SLOTS - 1.
+        For a member to call from within its tick; it gets its next tick that much after, or in
+        less than, a period.
+
+        Returns by how many steps it is. It is moved less far sooner, or further later, where the
+        phase would be fuller than ABOVE allows, and not at all on a busy loop.
+        """
+        phase = self._phases.get(member)
+        if phase is None or self.busy or not steps:
+            return 0
+        full = len(self._phases) // SLOTS + ABOVE
+        for far in range(steps, 0) if steps < 0 else range(steps, SLOTS):
+            if len(self._slots[(phase + far) % SLOTS]) < full:
+                self._remove(member)
+                self._put(member, (phase + far) % SLOTS)
+                if far > 0:
+                    self._passing.add(member)
+                return far
+        return 0
+
+    def next_tick(self, member: Paced) -> float:
+        """When a member's next tick is due; infinite for who is none."""
+        phase = self._phases.get(member)
+        if phase is None:
+            return math.inf
+        step = self._next + (phase - self._next) % SLOTS
+        if member in self._passing:
+            step += SLOTS
+        return self._origin + step * STEP
+
     def leave(self, member: Paced) -> None:
         """Tick it no longer. Idempotent; may be called from within a tick."""
-        for slot in self._slots:
-            if member in slot:
-                slot.remove(member)
-                self._members -= 1
+        if member in self._phases:
+            self._remove(member)
+
+    @property
+    def busy(self) -> bool:
+        """Whether the loop has so much to do that its members had better stay spread."""
+        return self.load >= _COMPLEXITIES[0][0]
 
     async def run(self) -> None:
         """Tick until cancelled."""
         while True:
-            if not self._members:
+            if not self._phases:
                 self._awake = anyio.Event()
                 await self._awake.wait()
                 self._start_anew()
@@ -150,7 +189,10 @@ class Pacer:
                 self.period = step // SLOTS
                 self.worst_lag = max(self.worst_lag, now - self._origin - step * STEP)
                 for member in tuple(members):
-                    self._tick(member, now)
+                    if member in self._passing:
+                        self._passing.remove(member)
+                    else:
+                        self._tick(member, now)
         return served
 
     def forget_lag(self) -> None:
@@ -163,6 +205,17 @@ class Pacer:
             # One session's media; raised on, it would end the media of all.
             logger.exception("a paced stream failed")
             self.leave(member)
+
+    def _put(self, member: Paced, phase: int) -> None:
+        self._slots[phase].append(member)
+        self._phases[member] = phase
+
+    def _remove(self, member: Paced) -> None:
+        self._slots[self._phases.pop(member)].remove(member)
+        self._passing.discard(member)
+
+    def _crowd(self, phase: int) -> int:
+        return len(self._slots[phase])
 
     def _start_anew(self) -> None:
         now = self._clock.now()

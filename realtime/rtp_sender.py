@@ -27,8 +27,9 @@ from duologue.codecs.rtp import (
     mid_extension,
 )
 from duologue.codecs.sample_queue import SampleQueue
-from duologue.realtime.pacer import SLOTS, Pacer
+from duologue.realtime.pacer import PERIOD, SLOTS, Pacer
 from duologue.realtime.rtc_media import OPUS, PCMU, AudioCodec, MediaTransport, ReportTarget
+from duologue.realtime.slack import Slack
 from duologue.sessions.clock import MonotonicClock
 from duologue.sessions.ports import Clock
 
@@ -116,6 +117,8 @@ class AudioSender(ReportTarget):
             self._quiet = bytes([silence]) * (G711_RATE // 50)
         self._step_ticks = codec.clock_rate // 50 // SLOTS
         self._queue = SampleQueue(QUEUE_SECONDS * PLAYED_RATE)
+        self._slack = Slack()
+        self._withheld = False
         self._ending: Int16Samples | None = None
         self._ducked = False
         self._fade_in = False
@@ -162,10 +165,25 @@ class AudioSender(ReportTarget):
         `room_ms` for it; MediaValueError or MalformedDataError for half a sample.
 
         What comes after a pause does not wait for the phase that the stream had before."""
-        begins = self._silent > HANGOVER and not len(self._queue) and not self._ducked
-        self._queue.write(int16_from_bytes(pcm))
-        if begins and len(self._queue):
+        waiting, samples = len(self._queue), int16_from_bytes(pcm)
+        self._queue.write(samples)
+        if not len(samples) or self._ducked:
+            return
+        now = self._clock.now()
+        if self._silent and not waiting:
+            if self._silent > HANGOVER:
+                self._slack.begin(now)
+            else:
+                self._slack.starve(now)
             self._pacer.hasten(self)
+            return
+        seconds = len(samples) / PLAYED_RATE
+        needed = self._pacer.next_tick(self) + waiting // FRAME * PERIOD
+        if not self._withheld:
+            self._slack.note(needed - now, seconds, now)
+        elif waiting + len(samples) >= FRAME:
+            self._slack.note(needed - PERIOD - now, seconds, now)
+            self._send_next(now)
 
     @property
     def queued_ms(self) -> float:
@@ -193,12 +211,14 @@ class AudioSender(ReportTarget):
             self._ending = ending
         self._ducked = False
         self._fade_in = False
+        self._slack.end()
         return dropped * 1000 / PLAYED_RATE
 
     def duck(self) -> None:
         """Fade out and hold what is queued: nothing of it is spent. Idempotent."""
         if not self._ducked:
             self._ducked = True
+            self._slack.end()
             if self._silent == 0 and self._ending is None:
                 ending = self._queue.read(FADE)
                 self._ending = ending if len(ending) else None
@@ -218,6 +238,25 @@ class AudioSender(ReportTarget):
         self._timestamp += (self._step - step) * self._step_ticks
         if not self._transport.ready:
             return
+        if self._late():
+            # What is made as time passes goes out when it comes; silence would make all later.
+            self._withheld = True
+        else:
+            self._send_next(now)
+        if now >= self._next_report:
+            self._report(now)
+        steps = self._slack.steps(now)
+        if steps:
+            self._pacer.shift(self, steps)
+
+    def _late(self) -> bool:
+        """Whether the next frame is to come any moment."""
+        missing = len(self._queue) < FRAME and self._ending is None and not self._ducked
+        return missing and self._slack.live and not self._silent and not self._withheld
+
+    def _send_next(self, now: float) -> None:
+        """The next frame, whatever there is of it."""
+        self._withheld = False
         ends = self._ending is not None
         frame, played = self._next_frame()
         if frame is None:
@@ -231,8 +270,6 @@ class AudioSender(ReportTarget):
         if played:
             self._played += played
             self._on_played(self.played_ms, now)
-        if now >= self._next_report:
-            self._report(now)
 
     def _next_frame(self) -> tuple[Int16Samples | None, int]:
         """What to encode, None for silence, and how much of the queue is in it."""

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from duologue.realtime.pacer import LEAD, NEAR, PERIOD, SLOTS, STEP, Pacer, complexity_for
+from duologue.realtime.pacer import ABOVE, LEAD, NEAR, PERIOD, SLOTS, STEP, Pacer, complexity_for
 from duologue.sessions.clock import ManualClock
 
 pytestmark = pytest.mark.anyio
@@ -115,6 +115,91 @@ def test_one_that_is_hastened_comes_into_the_emptiest_phase_near() -> None:
         assert len(joined[0].ticks) == (2 if step >= LEAD + 1 else 1)
     pacer.hasten(Member())
     assert len(pacer) == SLOTS - 1
+
+
+def test_one_that_is_hastened_while_nobody_was_due_is_not_ticked_at_once() -> None:
+    clock = ManualClock()
+    pacer = Pacer(clock)
+    member = Member()
+    pacer.join(member)
+    pacer.advance(clock.now())
+    # The beat slept for nine steps: none of them is made up for.
+    asked = clock.advance(9 * STEP)
+    pacer.hasten(member)
+    for _ in range(2 * SLOTS):
+        pacer.advance(clock.now())
+        clock.advance(STEP)
+    gaps = [round((tick - asked) / STEP) for tick in member.ticks[1:]]
+    assert gaps == [LEAD, LEAD + SLOTS]
+
+
+@given(st.lists(st.tuples(st.integers(1 - SLOTS, SLOTS - 1), st.integers(1, 3)), max_size=20))
+def test_one_that_is_shifted_has_its_next_tick_a_period_and_the_shift_later(
+    moves: list[tuple[int, int]],
+) -> None:
+    clock = ManualClock()
+    pacer = Pacer(clock)
+    wanted = [steps for first, still in moves for steps in (first, *[0] * still)]
+
+    class Mover(Member):
+        def tick(self, now: float) -> None:
+            super().tick(now)
+            if len(self.ticks) <= len(wanted):
+                steps = wanted[len(self.ticks) - 1]
+                assert pacer.shift(self, steps) == steps
+                assert pacer.next_tick(self) == pytest.approx(now + PERIOD + steps * STEP)
+
+    mover = Mover()
+    pacer.join(mover)
+    for _ in range((2 * len(wanted) + 2) * SLOTS):
+        pacer.advance(clock.now())
+        clock.advance(STEP)
+    gaps = [round(gap / STEP) for gap in np.diff(mover.ticks)]
+    assert gaps[: len(wanted)] == [SLOTS + steps for steps in wanted]
+    assert set(gaps[len(wanted) :]) <= {SLOTS}
+
+
+def test_those_that_all_want_one_phase_stay_spread() -> None:
+    clock = ManualClock()
+    pacer = Pacer(clock)
+
+    class Eager(Member):
+        def tick(self, now: float) -> None:
+            super().tick(now)
+            # All follow sound that comes just before phase 3.
+            pacer.shift(self, -((pacer.step - 3) % SLOTS))
+
+    joined = [Eager() for _ in range(5 * SLOTS)]
+    for member in joined:
+        pacer.join(member)
+    for _ in range(20 * SLOTS):
+        pacer.advance(clock.now())
+        clock.advance(STEP)
+    before = [len(member.ticks) for member in joined]
+    crowd = []
+    for _ in range(SLOTS):
+        ticked = sum(len(member.ticks) for member in joined)
+        pacer.advance(clock.now())
+        crowd.append(sum(len(member.ticks) for member in joined) - ticked)
+        clock.advance(STEP)
+    assert max(crowd) <= 5 + ABOVE
+    assert all(len(m.ticks) <= count + 2 for m, count in zip(joined, before, strict=True))
+
+
+def test_nobody_is_shifted_on_a_busy_loop() -> None:
+    clock = ManualClock()
+    pacer = Pacer(clock)
+    member = Member()
+    pacer.join(member)
+    pacer.advance(clock.now())
+    pacer.load = 0.5
+    assert pacer.shift(member, -3) == 0
+    assert pacer.next_tick(member) == pytest.approx(PERIOD)
+    pacer.load = 0.1
+    assert pacer.shift(Member(), -3) == 0
+    assert pacer.next_tick(Member()) == math.inf
+    assert pacer.shift(member, -3) == -3
+    assert pacer.next_tick(member) == pytest.approx(PERIOD - 3 * STEP)
 
 
 def test_nobody_is_hastened_on_a_busy_loop() -> None:

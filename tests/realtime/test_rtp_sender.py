@@ -11,9 +11,10 @@ from duologue.codecs.g711 import decode_alaw, decode_mulaw
 from duologue.codecs.media import RingFullError
 from duologue.codecs.opus import OpusDecoder, OpusSettings
 from duologue.codecs.rtp import RtpPacket
-from duologue.realtime.pacer import LEAD, SLOTS, Pacer
+from duologue.realtime.pacer import LEAD, SLOTS, STEP, Pacer
 from duologue.realtime.rtc_media import AudioCodec
 from duologue.realtime.rtp_sender import FADE, FRAME, QUEUE_SECONDS, AudioSender
+from duologue.realtime.slack import KEPT
 from duologue.sessions.clock import ManualClock
 from tests.realtime.media_wire import SendingWire
 
@@ -312,3 +313,74 @@ def test_stopping_says_good_bye_and_leaves_the_beat() -> None:
     assert len(line.pacer) == 0
     assert len(RtcpPacket.parse(line.wire.compounds[-1])) == 3
     assert line.run(5) == []
+
+
+def live_line() -> Line:
+    """A line whose sound is made as time passes, for three seconds: 20 ms of it every 20 ms."""
+    line = Line()
+    line.clock.advance(0.001)
+    line.sender.play(tone(20))
+    for _ in range(150):
+        speak(line)
+    return line
+
+
+def speak(line: Line) -> None:
+    """Time passes, and the next 20 ms come."""
+    wait(line, 0.02)
+    line.sender.play(tone(20))
+
+
+def wait(line: Line, seconds: float) -> None:
+    for _ in range(round(seconds / 0.002)):
+        line.pacer.advance(line.clock.advance(0.002))
+
+
+def stamps(packets: list[RtpPacket]) -> set[int]:
+    """From one packet's timestamp to the next one's."""
+    return {(b.timestamp - a.timestamp) & 0xFFFFFFFF for a, b in pairwise(packets)}
+
+
+def test_sound_that_is_made_as_time_passes_leaves_soon_after_it_came() -> None:
+    line = live_line()
+    for _ in range(50):
+        speak(line)
+        assert line.pacer.next_tick(line.sender) - line.clock.now() < KEPT + STEP
+        assert line.sender.queued_ms == 20
+    assert stamps(line.wire.packets) == {960}
+    assert line.told == [20.0 * n for n in range(1, len(line.told) + 1)]
+
+
+def test_what_comes_a_little_late_leaves_when_it_comes_and_nothing_is_put_in() -> None:
+    line = live_line()
+    wait(line, 0.01)
+    before = len(line.wire.packets)
+    # Its tick passes without silence.
+    wait(line, 0.02)
+    assert len(line.wire.packets) == before
+    line.sender.play(tone(20))
+    assert len(line.wire.packets) == before + 1
+    wait(line, 0.01)
+    for _ in range(10):
+        line.sender.play(tone(20))
+        wait(line, 0.02)
+    assert len(line.wire.packets) == before + 11
+    assert stamps(line.wire.packets) == {960}
+    assert line.told == [20.0 * n for n in range(1, len(line.told) + 1)]
+
+
+def test_what_was_made_as_time_passes_and_ends_is_followed_by_silence() -> None:
+    line = live_line()
+    line.run(1)
+    assert line.run(1) == []
+    packets = line.run(5)
+    assert len(packets) == 5
+    assert np.abs(heard(packets)[-FRAME:]).max() < 30
+
+
+def test_an_interruption_of_what_is_made_as_time_passes_is_silent_at_once() -> None:
+    line = live_line()
+    line.sender.flush()
+    packets = line.run(4)
+    assert len(packets) == 4
+    assert np.abs(heard(packets)[2 * FRAME :]).max() < 30
