@@ -156,7 +156,7 @@ def narrowed(network: DuplexNetwork, weights: str, device: str) -> Iterator[None
     """Keep the layers' weights so meanwhile: ``bf16`` leaves them, as ``int8`` and ``fp8`` do not.
     The wide ones stay beside them, so memory is no less."""
     kind = _NARROW.get(weights)
-    layers = [*network.language.transformer.layers, *network.language.depth.layers]
+    layers = list(network.language.transformer.layers)
     modules = [module for layer in layers for module in layer.modules()]
     wide = [
         (module, name, child)

@@ -154,7 +154,9 @@ def load_language_model(
 ) -> LanguageModel:
     """The language model, or what the first rank has of it. Raises :exc:`UnsupportedCheckpoint`.
 
-    ``narrow``: keep the layers' weights so; then the wide ones are never on the device together.
+    ``narrow``: keep the weights of the temporal transformer's layers so; then the wide ones are
+    never on the device together. The depth transformer's layers are so small that rounding what
+    they are given takes as long as it saves.
     """
     config, tensors = _language_tensors(checkpoint, shard, device if narrow is None else "cpu")
     if checkpoint.kind == "hibiki":
@@ -165,7 +167,7 @@ def load_language_model(
         model = LanguageModel(config)
     _filled(model, tensors, dtype)
     if narrow is not None:
-        narrow_layers([*model.transformer.layers, *model.depth.layers], narrow, device)
+        narrow_layers(model.transformer.layers, narrow, device)
         model.to(device)
     return model
 

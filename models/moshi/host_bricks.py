@@ -18,7 +18,7 @@ from torch import Tensor
 BRICK_PAGES: Final = 8
 LOCKED_BYTES: Final = 2**20
 """Smaller tensors share memory pages with others, and are as quick without."""
-REST_S: Final = 0.002
+REST_S: Final = 0.001
 """Between two locks, each of which may hold the device up for a millisecond."""
 
 _Shape = tuple[torch.Size, torch.dtype]
@@ -44,7 +44,7 @@ class Brick:
             made = torch.zeros(BRICK_PAGES, *size, dtype=dtype)
             finalize(self, pin(made)).atexit = False
             self.tensors.append(made)
-            if rest_s:
+            if rest_s and made.nbytes >= LOCKED_BYTES:
                 sleep(rest_s)
 
 

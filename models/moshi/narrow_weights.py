@@ -16,17 +16,14 @@ from duologue.models.moshi.paged_kv import FP8, FP8_MAX, LEAST_SCALE
 Narrow = Literal["int8", "fp8"]
 
 INT8_MAX = 127.0
-_PROBED_ROWS = (1, 17)
-_NEAR = 0.02
-"""Of the norm of a product: more than its rounding to bfloat16, less than any mistake."""
 
 
 class NarrowLinear(nn.Module):
     """A linear layer without bias. ``weight``: int8 or E4M3 ``[out, in]``; ``scale``: float32
     ``[out]``.
 
-    ``fast``: multiply in 8 bits, where the device has been seen to do so rightly (``fp8`` alone).
-    Elsewhere weights are widened for each product: that saves memory, not time.
+    ``fast``: multiply by kernels of our own, on a CUDA device that can. Elsewhere weights are
+    widened for each product: that saves memory, not time.
     """
 
     weight: Tensor
@@ -42,16 +39,21 @@ class NarrowLinear(nn.Module):
         weight, scale = _rounded(wide, torch.int8 if kind == "int8" else FP8, most)
         self.register_buffer("weight", weight)
         self.register_buffer("scale", scale[:, 0])
-        self.fast = wide.is_cuda and wide.dtype == torch.bfloat16 and self._is_right_when_fast()
+        self.fast = False
+        if wide.is_cuda and wide.dtype != torch.float32:
+            # Triton is not there without a CUDA device.
+            from duologue.models.moshi.triton_product import multiplies_fp8, narrow_product
+
+            self.fast = kind == "int8" or multiplies_fp8(wide.device)
+            self._multiply = narrow_product
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.fast:
+            rows = x.flatten(0, -2).contiguous()
+            return self._multiply(rows, self.weight, self.scale).unflatten(0, x.shape[:-1])
         if self.weight.dtype != FP8:
             return self._product(x, self.scale)
         narrow, scale = _rounded(x, FP8, FP8_MAX)
-        if self.fast:
-            rows, row_scale = narrow.flatten(0, -2), scale.flatten(0, -2)
-            y = scaled_product(rows, row_scale, self.weight, self.scale)
-            return y.unflatten(0, x.shape[:-1])
         return self._product(narrow.to(x.dtype), scale * self.scale)
 
     def _product(self, x: Tensor, scale: Tensor) -> Tensor:
@@ -59,33 +61,6 @@ class NarrowLinear(nn.Module):
         wide = torch.float32 if x.dtype == torch.float16 else x.dtype
         y = functional.linear(x.to(wide), self.weight.to(wide))
         return (y.float() * scale).to(x.dtype)
-
-    def _is_right_when_fast(self) -> bool:
-        if self.weight.dtype != FP8:
-            return False
-        for rows in _PROBED_ROWS:
-            x = torch.randn(rows, self.weight.shape[1], device=self.weight.device)
-            narrow, scale = _rounded(x.bfloat16(), FP8, FP8_MAX)
-            expected = self._product(narrow.bfloat16(), scale * self.scale).float()
-            try:
-                found = scaled_product(narrow, scale, self.weight, self.scale).float()
-            except (RuntimeError, ValueError):
-                return False
-            # Not a number is not near.
-            if not bool((found - expected).norm() <= _NEAR * expected.norm()):
-                return False
-        return True
-
-
-def scaled_product(x: Tensor, x_scale: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
-    """E4M3 ``[rows, in]`` with ``[rows, 1]`` scales times ``[out, in]`` with ``[out]``, to
-    bfloat16 ``[rows, out]``.
-
-    Raises RuntimeError or ValueError where the device can't, or not in these sizes.
-    """
-    return torch._scaled_mm(
-        x, weight.t(), scale_a=x_scale, scale_b=scale[None], out_dtype=torch.bfloat16
-    )
 
 
 def _rounded(wide: Tensor, dtype: torch.dtype, most: float) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,6 @@ from duologue.models.moshi.narrow_weights import (
     Narrow,
     NarrowLinear,
     narrow_layers,
-    scaled_product,
 )
 from duologue.models.moshi.transformer import GatedMlp
 
@@ -65,35 +64,6 @@ def test_the_result_is_of_the_inputs_type_and_shape(
     y = narrow(x.to(dtype)[:, None])
     assert (y.dtype, y.shape) == (dtype, (5, 1, 48))
     assert torch.isfinite(y).all()
-
-
-def test_the_fast_product_is_the_one_with_widened_weights(linear: Any, x: Any) -> None:
-    """On a GPU the layer chooses it when it finds the same; torch has it on the CPU as well."""
-    wide = linear.to(torch.bfloat16)
-    narrow = NarrowLinear(wide, "fp8", "cpu")
-    assert not narrow.fast
-    slow = narrow(x.bfloat16()[:, None]).float()
-    narrow.fast = True
-    fast = narrow(x.bfloat16()[:, None]).float()
-    assert (fast - slow).norm() < 0.01 * slow.norm()
-    assert fast.shape == slow.shape
-    assert narrow._is_right_when_fast()
-
-
-def test_a_fast_product_that_is_wrong_is_not_used(
-    linear: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    narrow = NarrowLinear(linear.to(torch.bfloat16), "fp8", "cpu")
-
-    def transposed(x: Any, x_scale: Any, weight: Any, scale: Any) -> Any:
-        return scaled_product(x, x_scale, weight.flip(0).contiguous(), scale)
-
-    def refused(x: Any, x_scale: Any, weight: Any, scale: Any) -> Any:
-        raise RuntimeError("no such kernel")
-
-    for wrong in (transposed, refused):
-        monkeypatch.setattr("duologue.models.moshi.narrow_weights.scaled_product", wrong)
-        assert not narrow._is_right_when_fast()
 
 
 def test_an_input_of_zeros_gives_zeros(linear: Any) -> None:
