@@ -16,14 +16,9 @@ import anyio.abc
 
 from duologue.realtime.channel_events import RtcLimits
 from duologue.realtime.pacer import Pacer
+from duologue.realtime.peer_listener import PeerListener
 from duologue.realtime.reception_totals import ReceptionTotals
-from duologue.realtime.rtc_peer import (
-    Certificates,
-    PeerFailed,
-    PeerListener,
-    PeerSettings,
-    RtcPeer,
-)
+from duologue.realtime.rtc_peer import Certificates, PeerFailed, PeerSettings, RtcPeer
 from duologue.realtime.rtc_transport import RtcTransport
 from duologue.realtime.sdp_answer import Choice, choose, write_answer
 from duologue.realtime.sdp_offer import Offer, parse_offer

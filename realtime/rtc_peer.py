@@ -1,14 +1,15 @@
 """The other end of a WebRTC call: ICE, DTLS, the data channel, sound and pictures.
 
 aiortc's transports under our own answer to an offer. Nothing here waits for ever: connecting and
-going have their deadlines. What happens is told to a :class:`PeerListener`, on the event loop.
+going have their deadlines. What happens is told to a listener
+(:mod:`duologue.realtime.peer_listener`), on the event loop.
 """
 
 import logging
 import secrets
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Final, Protocol
+from typing import Final
 
 import anyio
 from aiortc.exceptions import InvalidStateError
@@ -20,24 +21,21 @@ from aiortc.sdp import candidate_to_sdp
 
 from duologue.realtime.ice_agent import IceGatherer, IceSettings
 from duologue.realtime.pacer import Pacer
+from duologue.realtime.peer_listener import PeerListener
+from duologue.realtime.peer_media import PeerMedia
 from duologue.realtime.reception_totals import ReceptionTotals
-from duologue.realtime.rtc_media import AudioCodec, MediaTransport
-from duologue.realtime.rtp_receiver import AudioReceiver
-from duologue.realtime.rtp_sender import AudioSender
+from duologue.realtime.rtc_media import MediaTransport
 from duologue.realtime.sctp_association import SctpAssociation
-from duologue.realtime.sdp_answer import AudioChoice, Choice, LocalSide
+from duologue.realtime.sdp_answer import Choice, LocalSide
 from duologue.realtime.sdp_offer import invalid_sdp
-from duologue.realtime.sdp_video import VideoChoice
-from duologue.realtime.video_receiver import CameraSettings, VideoReceiver
-from duologue.realtime.video_sender import Picture, ScreenSettings, VideoSender
+from duologue.realtime.video_receiver import CameraSettings
+from duologue.realtime.video_sender import Picture, ScreenSettings
 
 logger = logging.getLogger(__name__)
 
 CHANNEL: Final = "oai-events"
 """The label of the data channel that carries events."""
-HEARD_RATE: Final = 16_000
 _RENEW_BEFORE: Final = timedelta(days=15)
-_NAMES: Final = {"opus": "opus", "pcmu": "PCMU", "pcma": "PCMA"}
 
 
 class PeerFailed(Exception):
@@ -53,34 +51,6 @@ class PeerSettings:
     farewell_seconds: float = 2.0
     camera: CameraSettings = field(default_factory=CameraSettings)
     screen: ScreenSettings = field(default_factory=ScreenSettings)
-
-
-class PeerListener(Protocol):
-    """What a peer tells; every method is called on the event loop and must not raise."""
-
-    def peer_said(self, message: str | bytes) -> None:
-        """A message has come over the data channel."""
-
-    def peer_opened(self) -> None:
-        """The data channel is open (again)."""
-
-    def peer_heard(self, pcm: bytes, now: float) -> None:
-        """Sound of the microphone: mono int16 at 16 kHz."""
-
-    def peer_played(self, total_ms: float, now: float) -> None:
-        """So much of what was given to :meth:`RtcPeer.play` has left, since the beginning."""
-
-    def peer_saw(self, jpeg: bytes | None, now: float) -> None:
-        """A picture of the camera; None when it is off."""
-
-    def peer_lost(self) -> None:
-        """The other side has not been heard of for half a minute."""
-
-    def peer_back(self) -> None:
-        """The other side is reached on another way (an ICE restart)."""
-
-    def peer_gone(self) -> None:
-        """The other side has ended the connection."""
 
 
 class Certificates:
@@ -110,10 +80,8 @@ class RtcPeer:
     ) -> None:
         """``video_threads`` bounds the work on pictures; all peers of a process share it, and
         ``totals`` of what they hear."""
-        self._totals = totals
         self._choice = choice
         self._settings = settings
-        self._pacer = pacer
         self._listener = listener
         self._ice = self._make_ice(choice)
         self._next_ice: RTCIceTransport | None = None
@@ -122,84 +90,25 @@ class RtcPeer:
         self._dtls = MediaTransport(self._ice, [certificate])
         self._dtls._set_role(choice.role)
         self._dtls.on("statechange", self._follow_dtls)
-        self._ssrc = secrets.randbelow(0xFFFFFFFE) + 1
-        self._cname = secrets.token_hex(8)
+        self._media = PeerMedia(
+            self._dtls,
+            choice,
+            pacer,
+            listener,
+            camera=settings.camera,
+            screen=settings.screen,
+            threads=video_threads or anyio.CapacityLimiter(1),
+            totals=totals,
+        )
         self._origin = secrets.randbits(62)
         self._sctp: SctpAssociation | None = None
         self._channel: RTCDataChannel | None = None
-        self._receiver: AudioReceiver | None = None
-        self._sender: AudioSender | None = None
-        self._camera: VideoReceiver | None = None
-        self._screen: VideoSender | None = None
-        self._video_threads = video_threads or anyio.CapacityLimiter(1)
-        self._video_ssrc = secrets.randbelow(0xFFFFFFFE) + 1
         self._closing = False
-        if choice.audio is not None:
-            self._make_audio(choice.audio)
-        if choice.video is not None:
-            self._make_video(choice.video)
 
     def _make_ice(self, choice: Choice) -> RTCIceTransport:
         gatherer = IceGatherer(self._settings.ice, controlling=choice.ice_lite)
         gatherer.agent.on_lost = self._listener.peer_lost
         return RTCIceTransport(gatherer)
-
-    def _make_audio(self, audio: AudioChoice) -> None:
-        codec = AudioCodec(
-            name=_NAMES[audio.codec.name.lower()],
-            payload_type=audio.codec.payload_type,
-            clock_rate=audio.codec.clock_rate,
-            channels=audio.codec.channels,
-            parameters=audio.codec.parameters,
-            red_payload_type=audio.red,
-        )
-        if audio.receives:
-            self._receiver = AudioReceiver(
-                self._dtls,
-                [codec],
-                self._listener.peer_heard,
-                self._pacer,
-                ssrc=self._ssrc,
-                cname=self._cname,
-                rate=HEARD_RATE,
-                totals=self._totals,
-            )
-        if audio.sends:
-            mid = None
-            if audio.mid is not None and audio.mid_extension is not None:
-                mid = (audio.mid_extension, audio.mid)
-            self._sender = AudioSender(
-                self._dtls,
-                codec,
-                self._pacer,
-                ssrc=self._ssrc,
-                cname=self._cname,
-                on_played=self._tell_played,
-                mid=mid,
-            )
-
-    def _make_video(self, video: VideoChoice) -> None:
-        if video.receives:
-            self._camera = VideoReceiver(
-                self._dtls,
-                video,
-                self._listener.peer_saw,
-                self._pacer,
-                ssrc=self._video_ssrc,
-                cname=self._cname,
-                threads=self._video_threads,
-                settings=self._settings.camera,
-            )
-        if video.sends:
-            self._screen = VideoSender(
-                self._dtls,
-                video,
-                self._pacer,
-                ssrc=self._video_ssrc,
-                cname=self._cname,
-                threads=self._video_threads,
-                settings=self._settings.screen,
-            )
 
     # -- coming about -----------------------------------------------------------------------
 
@@ -239,11 +148,11 @@ class RtcPeer:
             password=parameters.password or "",
             fingerprint=fingerprint,
             candidates=[candidate_to_sdp(candidate) for candidate in candidates],
-            ssrc=self._ssrc,
-            cname=self._cname,
+            ssrc=self._media.ssrc,
+            cname=self._media.cname,
             origin=self._origin,
             version=self._version,
-            video_ssrc=self._video_ssrc,
+            video_ssrc=self._media.video_ssrc,
         )
 
     async def connect(self) -> None:
@@ -269,10 +178,7 @@ class RtcPeer:
 
     async def work(self) -> None:
         """What a connection does in tasks of its own, until cancelled; :meth:`connect` first."""
-        async with anyio.create_task_group() as tasks:
-            for media in (self._camera, self._screen):
-                if media is not None:
-                    tasks.start_soon(media.run)
+        await self._media.run()
 
     @staticmethod
     async def _start_ice(ice: RTCIceTransport, choice: Choice) -> None:
@@ -335,13 +241,7 @@ class RtcPeer:
         self._listener.peer_back()
 
     async def _start_channels(self) -> None:
-        if self._receiver is not None:
-            self._receiver.start()
-        if self._sender is not None:
-            self._sender.start()
-        for media in (self._camera, self._screen):
-            if media is not None:
-                media.start()
+        self._media.start()
         data = self._choice.data
         if data is not None:
             self._sctp = SctpAssociation(self._dtls, data.port)
@@ -390,33 +290,21 @@ class RtcPeer:
 
     def play(self, pcm: bytes) -> None:
         """Speech to be played after all that waits: mono int16 at 24 kHz."""
-        if self._sender is not None:
-            self._sender.play(pcm)
+        self._media.play(pcm)
 
     def show(self, picture: Picture, due_ms: float | None) -> None:
         """Show it when so much of all that :meth:`play` was given has left; None: at once."""
-        if self._screen is not None:
-            self._screen.show(picture, due_ms)
-
-    def _tell_played(self, total_ms: float, now: float) -> None:
-        if self._screen is not None:
-            self._screen.heard(total_ms)
-        self._listener.peer_played(total_ms, now)
+        self._media.show(picture, due_ms)
 
     def flush(self) -> None:
         """Fade out and forget what waits, pictures as well."""
-        if self._sender is not None:
-            self._sender.flush()
-        if self._screen is not None:
-            self._screen.flush()
+        self._media.flush()
 
     def duck(self) -> None:
-        if self._sender is not None:
-            self._sender.duck()
+        self._media.duck()
 
     def restore(self) -> None:
-        if self._sender is not None:
-            self._sender.restore()
+        self._media.restore()
 
     # -- going ------------------------------------------------------------------------------
 
@@ -435,13 +323,7 @@ class RtcPeer:
         with anyio.CancelScope(shield=True):
             with anyio.move_on_after(self._settings.farewell_seconds):
                 await self._say_all()
-            if self._receiver is not None:
-                self._receiver.stop()
-            if self._sender is not None:
-                self._sender.stop()
-            for media in (self._camera, self._screen):
-                if media is not None:
-                    media.stop()
+            self._media.stop()
             with anyio.move_on_after(self._settings.farewell_seconds):
                 if self._sctp is not None:
                     await self._sctp.stop()

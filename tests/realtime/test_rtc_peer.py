@@ -110,7 +110,7 @@ async def test_an_ice_restart_moves_the_sound_of_both_sides_and_closes_the_old_s
     choice = await remote.offer()
     ours = peer(choice=choice)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(ours._pacer.run)
+        tasks.start_soon(ours._media._pacer.run)
         local = await ours.gather()
         async with anyio.create_task_group() as connecting:
             connecting.start_soon(ours.connect)

@@ -70,7 +70,7 @@ async def test_a_flood_of_other_sources_does_not_drown_the_caller(open_house: Op
         async with calling() as caller:
             await caller.dial(http)
             await heard_again(caller)
-            receiver = house.service.calls.find(caller.call_id).peer._receiver
+            receiver = house.service.calls.find(caller.call_id).peer._media._receiver
             [sender] = caller.connection.getSenders()
             for number in range(2_000):
                 ssrc = chance.randrange(1, 1 << 32)
