@@ -12,6 +12,7 @@ full is written by the task that pumps.
 
 import asyncio
 import logging
+import os
 from collections import deque
 from typing import Generic, Protocol, TypeVar, cast
 
@@ -190,9 +191,13 @@ class Lane(Generic[In]):
         sends everything through the socket."""
         stream = self._stream
         descriptor = stream.take_descriptor() if isinstance(stream, UnixStream) else None
-        if descriptor is None or self._incoming is not None:
+        if descriptor is None:
             # It went through a relay, or there was no room for one more descriptor.
             log.info("large messages come through the socket: no shared memory has come")
+            return
+        if self._incoming is not None:
+            os.close(descriptor)
+            log.warning("memory was offered twice; the first is used")
             return
         try:
             self._incoming = IncomingMemory(descriptor, offered.size)

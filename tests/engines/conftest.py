@@ -1,5 +1,6 @@
 """Engines for tests: in process, and in a worker process that can be killed."""
 
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from duologue.engines.lifeline import WorkerConfig
 from duologue.engines.remote import RemoteEngine, RemoteLimits, RemoteStream
 from duologue.engines.script import ScriptedOptions
 from duologue.engines.supervisor import SupervisionRules, Supervisor
+from duologue.engines.unix_stream import UnixStream
 
 PATIENCE_S = 60.0
 """How long a test waits for what must happen: a bound for failures, not a figure."""
@@ -120,3 +122,12 @@ def loss_of() -> Callable[[RemoteStream], object]:
                     return outputs
 
     return loss_of
+
+
+@pytest.fixture
+async def sockets() -> AsyncIterator[tuple[UnixStream, UnixStream]]:
+    """Two ends of one Unix stream socket."""
+    near, far = (UnixStream(end) for end in socket.socketpair())
+    yield near, far
+    await near.aclose()
+    await far.aclose()
