@@ -1,6 +1,5 @@
 """A Moshi-family checkpoint as a frame-locked model: its voices, its prompts, its text."""
 
-import atexit
 import hashlib
 import logging
 import secrets
@@ -26,25 +25,20 @@ from duologue.engines.duplex_backend import DuplexBackend
 from duologue.engines.duplex_model import DuplexInvalid, Prompt
 from duologue.engines.engine import EngineSpec
 from duologue.engines.model_thread import ModelThread
-from duologue.engines.moshi_crew import FollowerCrew, end_worker
+from duologue.engines.moshi_crew import end_worker
 from duologue.engines.moshi_impl import GRAPH_SIZES, MoshiStepper, SavedSlot
+from duologue.engines.moshi_loading import load_stepper
 from duologue.engines.moshi_options import MoshiOptions
-from duologue.engines.moshi_orders import Follow
 from duologue.engines.moshi_voices import Voice, find_voices, read_sound, voice_name
 from duologue.engines.pulse import Pulse
-from duologue.engines.rank_group import RankGroup, open_meeting
 from duologue.models.moshi.checkpoint import (
     Checkpoint,
-    load_language_model,
-    load_mimi,
     read_checkpoint,
-    shared_out,
 )
 from duologue.models.moshi.duplex_network import DuplexNetwork
 from duologue.models.moshi.forced_words import word_frames
 from duologue.models.moshi.kyutai_layout import UnsupportedCheckpoint
 from duologue.models.moshi.moshi_config import MoshiConfig, SamplingChoice
-from duologue.models.moshi.paged_kv import ring_pages
 from duologue.models.moshi.prompting_frames import (
     SILENCE,
     SINE,
@@ -53,7 +47,6 @@ from duologue.models.moshi.prompting_frames import (
     prompt_frames,
     wrap_role,
 )
-from duologue.models.moshi.tensor_shards import Shard
 from duologue.models.moshi.text_tokens import TextStream, TextTokens, load_text_tokens
 
 log = logging.getLogger("duologue.engines.worker")
@@ -64,14 +57,6 @@ RECORDINGS_KEPT: Final = 32
 _VOICE_FRAMES: Final = int(RECORDING_SECONDS * 12.5)
 PREFERRED_VOICE: Final = "NATF2"
 """Of PersonaPlex' voices."""
-
-_DTYPES: Final[Mapping[str, torch.dtype]] = {
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-    "float8": torch.float8_e4m3fn,
-}
-_TORCH_NAMES: Final = {"float8": "float8_e4m3fn"}
 
 
 class MoshiModel:
@@ -204,8 +189,6 @@ def load_moshi(options: MoshiOptions, lost: Callable[[str], None] = end_worker) 
 
     Raises UnsupportedCheckpoint, RuntimeError for a device that is not there or a rank that fails.
     """
-    devices = _devices(options)
-    device = devices[0]
     checkpoint = read_checkpoint(Path(options.folder))
     if checkpoint.language is None:
         raise UnsupportedCheckpoint(f"{options.folder} has a codec and no language model")
@@ -213,28 +196,16 @@ def load_moshi(options: MoshiOptions, lost: Callable[[str], None] = end_worker) 
         raise UnsupportedCheckpoint(f"{options.folder} has no tokenizer")
     if checkpoint.mimi.sample_rate != RATE:
         raise UnsupportedCheckpoint(f"its codec is not at {RATE} Hz")
-    number = options.dtype or ("bfloat16" if device.startswith("cuda") else "float32")
-    kv_dtype = _DTYPES[options.kv_dtype] if options.kv_dtype else None
     tokens = load_text_tokens(checkpoint.tokenizer)
     _check_vocabulary(tokens, checkpoint.language.text_card_out)
     voice = voice_name(options.default_voice)
-    crew = _start_crew(options, checkpoint.language, devices, number, lost)
-    language = load_language_model(
-        checkpoint,
-        device,
-        _DTYPES[number],
-        shard=Shard(0, len(devices)),
-        narrow=options.weights or None,
-    )
+    network, stepper = load_stepper(options, checkpoint, lost)
     folder = Path(options.folder)
-    voices = find_voices(folder, checkpoint.voices, options.default_voice, language)
-    network = DuplexNetwork(language, load_mimi(checkpoint, device))
-    if crew is not None:
-        _meet(crew, network, device)
+    voices = find_voices(folder, checkpoint.voices, options.default_voice, network.language)
     return MoshiModel(
         network,
         tokens,
-        MoshiStepper(network, options.limits.slots, kv_dtype, crew=crew),
+        stepper,
         _spec(options, checkpoint, network, tuple(voices), voice),
         voices=voices,
         instructions=options.instructions,
@@ -249,73 +220,6 @@ def _check_vocabulary(tokens: TextTokens, size: int) -> None:
         raise UnsupportedCheckpoint(
             f"its tokenizer has fewer than the model's {size} tokens"
         ) from None
-
-
-def _devices(options: MoshiOptions) -> list[str]:
-    """One for each rank. Raises RuntimeError where they are not there."""
-    there = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    name, ranks = options.device or ("cuda" if there else "cpu"), options.tensor_parallel
-    if name.startswith("cuda") and not there:
-        raise RuntimeError(f"device {name}: torch sees no CUDA device")
-    if ranks == 1:
-        return [name]
-    if name == "cpu":
-        return [name] * ranks
-    if name != "cuda":
-        raise RuntimeError(f"moshi_device: {name} is no {ranks} devices; cuda or cpu would be")
-    if ranks > there:
-        raise RuntimeError(f"moshi_tensor_parallel is {ranks}, but torch sees {there} devices")
-    return [f"cuda:{rank}" for rank in range(ranks)]
-
-
-def _start_crew(
-    options: MoshiOptions,
-    config: MoshiConfig,
-    devices: Sequence[str],
-    number: str,
-    lost: Callable[[str], None],
-) -> FollowerCrew | None:
-    """Let the other ranks load. Raises UnsupportedCheckpoint where it does not split so."""
-    ranks = len(devices)
-    if ranks == 1:
-        return None
-    try:
-        shared_out(config, ranks)
-    except UnsupportedCheckpoint as error:
-        raise UnsupportedCheckpoint(f"moshi_tensor_parallel: {error}") from error
-    kv_number = _TORCH_NAMES.get(options.kv_dtype, options.kv_dtype)
-    orders = [
-        Follow(
-            folder=options.folder,
-            rank=rank,
-            ranks=ranks,
-            device=devices[rank],
-            dtype=number,
-            kv_dtype=kv_number,
-            weights=options.weights,
-            slots=options.limits.slots,
-            pages=options.limits.slots * ring_pages(config.temporal.context)[0],
-        )
-        for rank in range(1, ranks)
-    ]
-    crew = FollowerCrew(orders, lost)
-    atexit.register(crew.close)
-    return crew
-
-
-def _meet(crew: FollowerCrew, network: DuplexNetwork, device: str) -> None:
-    """Join the other ranks, once they have loaded. Raises CrewLost where one could not."""
-    crew.wait_ready()
-    graphs = device.startswith("cuda")
-    if graphs:
-        # Triton is not there without a CUDA device.
-        from duologue.models.moshi.fused_language import can_fuse
-
-        graphs = can_fuse(network.language.config)
-    meeting = open_meeting()
-    crew.meet(meeting.port, graphs)
-    group = RankGroup(meeting, 0, 1 + len(crew.followers), device)
-    network.language.transformer.join(group)
 
 
 def _spec(
