@@ -19,6 +19,7 @@ from websockets.server import ServerProtocol
 from websockets.typing import ExtensionParameter
 
 from duologue.realtime.websocket import CONTROL
+from duologue.web.http_connection import HttpConnection
 
 LARGEST_MESSAGE: Final = 24 * 1024 * 1024
 """Bytes of a message, unpacked; more closes the connection (1009)."""
@@ -178,6 +179,7 @@ def server_config(
     return Config(
         app,
         uds=path,
+        http=HttpConnection,
         ws=WebSocketProtocol,
         ws_max_size=LARGEST_MESSAGE,
         ws_ping_interval=PING_SECONDS,
