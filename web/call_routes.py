@@ -9,9 +9,10 @@ from typing import Final
 
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
+from starlette.types import Message
 
 from duologue.realtime.http_wire import LARGEST_BODY, decode_call_session, encode_http_error
 from duologue.realtime.sdp_offer import invalid_sdp
@@ -34,6 +35,8 @@ from duologue.web.service import Service
 
 CALLS_PATH: Final = "/v1/realtime/calls"
 SDP_TYPE: Final = "application/sdp"
+LARGEST_FORM: Final = 2 * LARGEST_BODY + 64 * 1024
+"""Bytes of an offer with its session and what is between them."""
 
 logger = logging.getLogger(__name__)
 
@@ -95,14 +98,32 @@ async def _read_offer(request: Request) -> tuple[str, str | None]:
     if kind != "multipart/form-data":
         raise invalid_sdp(f"Send the offer as {SDP_TYPE}, or in a multipart/form-data.")
     try:
-        async with request.form(max_files=4, max_fields=4, max_part_size=LARGEST_BODY) as form:
+        bounded = _bounded(request)
+        async with bounded.form(max_files=4, max_fields=4, max_part_size=LARGEST_BODY) as form:
             parts = {name: await _part(form.get(name)) for name in ("sdp", "session")}
     except HTTPException as error:
         raise ProtocolError("invalid_value", f"The form can't be read: {error.detail}") from None
+    except ClientDisconnect:
+        raise ProtocolError("invalid_value", "The form has no end.") from None
     sdp = parts["sdp"]
     if sdp is None:
         raise ProtocolError("missing_required_parameter", "The form has no part 'sdp'.", "sdp")
     return sdp, parts["session"]
+
+
+def _bounded(request: Request) -> Request:
+    """The request with an end to its body: a form's files are kept on disk as they come."""
+    taken = 0
+
+    async def receive() -> Message:
+        nonlocal taken
+        message = await request.receive()
+        taken += len(message.get("body", b""))
+        if taken > LARGEST_FORM:
+            raise ProtocolError("event_too_large", f"A form may have at most {LARGEST_FORM} bytes.")
+        return message
+
+    return Request(request.scope, receive)
 
 
 async def _part(value: UploadFile | str | None) -> str | None:

@@ -1,7 +1,8 @@
 """Calls, as callers and those beside them meet them."""
 
+import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from duologue.engines.script import Clause, Reply
 from duologue.realtime.ice_agent import IceSettings
 from duologue.realtime.rtc_peer import PeerSettings
+from duologue.web import http_connection
 from duologue.web.settings import Settings
 from load_tests.server import free_port
 from tests.caller import Loud, calling, without_candidates
@@ -292,6 +294,7 @@ async def test_what_is_no_offer_is_refused_and_takes_no_place(
         ({"sdp": ("file", b"v=0\xff")}, "invalid_value"),
         ({"sdp": ("file", b"v" * 1_100_000)}, "event_too_large"),
         ({"sdp": (None, "v" * 1_100_000)}, "invalid_value"),
+        ({"other": ("file", b"v" * 3_000_000)}, "event_too_large"),
         ({f"part{n}": (None, "x") for n in range(9)}, "invalid_value"),
     ],
 )
@@ -301,6 +304,27 @@ async def test_a_form_that_is_wrong_is_refused_with_the_reason(
     async with open_house() as house, house.http() as http:
         response = await http.post("/v1/realtime/calls", files=parts)
         assert (await refused(response))[1] == code
+
+
+async def test_a_form_without_an_end_is_not_read_to_its_end(
+    open_house: OpenHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_connection, "LARGEST_REST", 1024 * 1024)
+    told = 0
+
+    async def parts() -> AsyncIterator[bytes]:
+        nonlocal told
+        yield b'--x\r\nContent-Disposition: form-data; name="sdp"; filename="a"\r\n\r\n'
+        while True:
+            told += 65536
+            yield b"v" * 65536
+
+    async with open_house() as house, house.http() as http:
+        headers = {"content-type": "multipart/form-data; boundary=x"}
+        with contextlib.suppress(httpx.TransportError):
+            response = await http.post("/v1/realtime/calls", content=parts(), headers=headers)
+            assert await refused(response) == (413, "event_too_large")
+    assert told < 40_000_000
 
 
 async def test_without_a_free_port_a_call_is_put_off(open_house: OpenHouse) -> None:
