@@ -3,6 +3,8 @@
 Int16 at 24 kHz, in memory and bounded; what is said after the bound is not kept.
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from duologue.codecs.media import Int16Samples
@@ -12,6 +14,8 @@ from duologue.sessions.live_mixer import RATE, SAMPLES_PER_MS
 
 BLOCK = 10 * RATE
 """Samples by which it grows."""
+_FRAME_BYTES = 4
+_PIECE_FRAMES = BLOCK // 10
 
 
 class LiveRecording:
@@ -49,8 +53,16 @@ class LiveRecording:
             samples = samples[len(part) :]
             self._length = max(self._length, start)
 
-    def wav(self) -> bytes:
-        """All of it as a WAV file."""
-        data = b"".join(bytes_from_int16(block.reshape(-1)) for block in self._blocks)
-        data = data[: self._length * 4]
-        return wav_header(WavFormat(WavEncoding.PCM16, RATE, 2), len(data)) + data
+    def wav(self) -> tuple[int, Iterator[bytes]]:
+        """What there is of it by now as a WAV file: its size in bytes, and its pieces, which take
+        no memory before they are asked for."""
+        size = self._length * _FRAME_BYTES
+        header = wav_header(WavFormat(WavEncoding.PCM16, RATE, 2), size)
+        return len(header) + size, self._pieces(header, size)
+
+    def _pieces(self, header: bytes, size: int) -> Iterator[bytes]:
+        yield header
+        for start in range(0, size, _PIECE_FRAMES * _FRAME_BYTES):
+            index, offset = divmod(start // _FRAME_BYTES, BLOCK)
+            piece = self._blocks[index][offset : offset + _PIECE_FRAMES].reshape(-1)
+            yield bytes_from_int16(piece)[: size - start]

@@ -5,14 +5,13 @@ Realtime's calls.
 """
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final
 
 import anyio
-import anyio.to_thread
 import msgspec
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
@@ -279,8 +278,14 @@ async def content(request: Request, service: Service) -> Response:
     recording = service.live.recording(session_id)
     if recording is None:
         return _no_session("There is no recording of such a session; was it stored?")
-    data = await anyio.to_thread.run_sync(recording.wav)
-    return Response(data, media_type="audio/wav")
+    size, pieces = recording.wav()
+
+    async def taken() -> AsyncIterator[bytes]:
+        for piece in pieces:
+            yield piece
+
+    headers = {"Content-Length": str(size)}
+    return StreamingResponse(taken(), media_type="audio/wav", headers=headers)
 
 
 async def hang_up(request: Request, service: Service) -> Response:

@@ -9,7 +9,10 @@ from duologue.sessions.live_recording import BLOCK, LiveRecording
 
 
 def read(recording: LiveRecording) -> np.ndarray:
-    with wave.open(io.BytesIO(recording.wav())) as file:
+    size, pieces = recording.wav()
+    content = b"".join(pieces)
+    assert len(content) == size
+    with wave.open(io.BytesIO(content)) as file:
         assert (file.getnchannels(), file.getframerate(), file.getsampwidth()) == (2, 24_000, 2)
         return np.frombuffer(file.readframes(file.getnframes()), "<i2").reshape(-1, 2)
 
@@ -41,3 +44,13 @@ def test_it_grows_by_blocks_and_ends_at_its_bound() -> None:
     recording.said(np.ones(960, np.int16), 60_000)
     assert recording.seconds == 25.0
     assert (read(recording)[:, 0] == 3).all()
+
+
+def test_a_file_has_what_there_was_when_it_was_asked_for_and_comes_in_small_pieces() -> None:
+    recording = LiveRecording(60.0)
+    recording.heard(np.full(BLOCK + 100, 3, np.int16), 0)
+    size, pieces = recording.wav()
+    recording.heard(np.full(BLOCK, 3, np.int16), 0)
+    content = list(pieces)
+    assert sum(map(len, content)) == size == 44 + 4 * (BLOCK + 100)
+    assert max(map(len, content)) <= 100_000

@@ -235,6 +235,23 @@ async def test_what_is_wrong_over_http_is_said(
         assert (response.status_code, response.json()["error"]["code"]) == (status, code)
 
 
+async def test_a_stored_session_can_be_fetched_while_it_is_on_and_no_other(
+    open_house: OpenHouse,
+) -> None:
+    settings = Settings(engine="scripted", live_recording=60)
+    async with open_house(settings) as house, house.http() as http, client(house) as live:
+        stored = await live.start(store=True)
+        await live.send("session.input_audio.append", audio=LOUD)
+        await live.until("session.output_audio.delta")
+        async with client(house) as unstored:
+            for other in (await unstored.start(store=False), "..%2f..%2fetc%2fpasswd", stored[:-1]):
+                assert (await http.get(f"{PATH}/{other}/content")).status_code == 404
+        response = await http.get(f"{PATH}/{stored}/content")
+        assert response.headers["content-type"] == "audio/wav"
+        assert int(response.headers["content-length"]) == len(response.content) > 4000
+        assert response.content[:4] == b"RIFF"
+
+
 async def test_a_call_names_the_field_that_is_wrong(open_house: OpenHouse) -> None:
     async with open_house() as house, house.http() as http:
         body: dict[str, Any] = {
