@@ -280,8 +280,10 @@ def take_standard_streams() -> Lifeline:
 
 def main() -> int:
     """Run a worker; the exit status is 0 after an orderly end."""
-    # Ctrl-C reaches the whole process group; the supervisor decides when this process ends.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Ctrl-C and a terminal's end reach the whole process group; the supervisor decides when this
+    # process ends.
+    for one in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(one, signal.SIG_IGN)
     lifeline = take_standard_streams()
     config = lifeline.read_config()
     log_to_stderr(config)

@@ -118,8 +118,10 @@ class Gateway:
 
 def main() -> int:
     """Run a gateway; the exit status is 0 after an orderly end."""
-    # Ctrl-C reaches the whole process group; the parent decides when this process ends.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Ctrl-C and a terminal's end reach the whole process group; the parent decides when this
+    # process ends.
+    for one in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(one, signal.SIG_IGN)
     lifeline = take_standard_streams()
     config = lifeline.read_config()
     log_to_stderr(config, "gateway")

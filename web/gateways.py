@@ -7,7 +7,6 @@ replaced.
 
 import mmap
 import os
-import signal
 from collections.abc import Sequence
 from typing import Final
 
@@ -23,7 +22,7 @@ from duologue.web.crew import Crew
 from duologue.web.gateway_options import GatewayOptions, encode_options
 from duologue.web.rtc_setup import peer_settings
 from duologue.web.seat import gateway_name, share_of
-from duologue.web.serve_command import Say, ServeError, bind, plain, welcome
+from duologue.web.serve_command import Say, ServeError, bind, plain, stop_signals, welcome
 from duologue.web.settings import Settings
 
 TELL_SECONDS: Final = 0.5
@@ -44,7 +43,7 @@ class Gateways:
             peer_settings(share_of(settings, number))
 
     async def run(self, made_up_key: str | None, say: Say) -> None:
-        """Serve until SIGINT or SIGTERM. Raises ServeError."""
+        """Serve until a signal says to stop. Raises ServeError."""
         with bind(self.settings) as probe:  # nobody else listens there
             port = probe.getsockname()[1]
         board = os.memfd_create("duologue-sessions", os.MFD_CLOEXEC)
@@ -132,7 +131,7 @@ class Gateways:
         serving: anyio.abc.TaskGroup,
     ) -> None:
         """The first signal lets conversations end; the second does not wait for them."""
-        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        with anyio.open_signal_receiver(*stop_signals()) as signals:
             await anext(signals)
             starting.cancel()
             for gateway in gateways:

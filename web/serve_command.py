@@ -159,7 +159,7 @@ class Composed:
 
 
 async def serve(composed: Composed, made_up_key: str | None, say: Say) -> None:
-    """Serve until SIGINT or SIGTERM. Raises ServeError."""
+    """Serve until a signal says to stop. Raises ServeError."""
     settings = composed.settings
     with bind(settings) as listener:
         server = PatientServer(server_config(composed.app, certificate=composed.certificate))
@@ -216,9 +216,17 @@ def welcome(settings: Settings, port: int, made_up_key: str | None, say: Say) ->
         say("To keep one, set api_keys in duologue.toml, DUOLOGUE_API_KEYS or --api-keys.")
 
 
+def stop_signals() -> list[signal.Signals]:
+    """Those that end a server; that of a terminal's end, unless it was started to outlive one."""
+    signals = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        signals.append(signal.SIGHUP)
+    return signals
+
+
 async def _stop_on_signal(service: Service, server: PatientServer) -> None:
     """The first signal lets conversations end; the second does not wait for them."""
-    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+    with anyio.open_signal_receiver(*stop_signals()) as signals:
         async with anyio.create_task_group() as tasks:
             draining = False
             async for _ in signals:

@@ -31,6 +31,7 @@ from duologue.web.serve_command import (
     certificate_files,
     check_models,
     running,
+    stop_signals,
 )
 from duologue.web.settings import Settings
 
@@ -203,13 +204,24 @@ def test_a_model_that_cannot_start_ends_the_server_with_its_reason(tmp_path: Pat
 
 
 @pytest.mark.weights
-def test_it_says_where_it_is_and_ends_when_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize("told", [signal.SIGTERM, signal.SIGHUP], ids=lambda told: told.name)
+def test_it_says_where_it_is_and_ends_when_told(tmp_path: Path, told: signal.Signals) -> None:
     with serving("--drain-seconds", "0", folder=tmp_path) as running:
         assert running.lines[0] == "Starting the model."
         with httpx.Client(trust_env=False) as http:
             assert http.get(f"{running.url}/ready").status_code == 200
-        running.process.send_signal(signal.SIGTERM)
+        running.process.send_signal(told)
         assert running.ends() == 0
+
+
+def test_one_that_is_to_outlive_its_terminal_does() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert signal.SIGHUP not in stop_signals()
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        assert signal.SIGHUP in stop_signals()
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.weights
