@@ -1,9 +1,8 @@
 """The language stage on llama.cpp: warm slots, prompts in slices, answers as they come."""
 
 import logging
-from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -13,13 +12,14 @@ import anyio.from_thread
 import anyio.to_thread
 from anyio.streams.memory import MemoryObjectSendStream
 
+from duologue.engines.answer_table import AnswerTable
 from duologue.engines.context_window import only_older_gone
 from duologue.engines.cores import usable_cores
 from duologue.engines.engine import Message, ResponseRequest, Usage
 from duologue.engines.fairness import Rank, ServiceLane
 from duologue.engines.language import Began, Finished, Generated, LanguageError
 from duologue.engines.llama_impl import Completed, Completer, Completion, LlamaError, LlamaServer
-from duologue.engines.llama_output import Failed, Item, Pieces
+from duologue.engines.llama_output import Failed, Item
 from duologue.engines.llama_prompts import LlamaStage, PromptBuilder, SlotPrompt
 from duologue.engines.pulse import Pulse
 from duologue.engines.slots import Slot, SlotTable
@@ -30,9 +30,6 @@ SLICE = 64
 
 BURST = 16
 """Tokens generated before others that wait as urgently get their turn."""
-
-PIECES_AHEAD = 64
-"""Pieces of text that the model may be ahead of its reader; then it stops until that caught up."""
 
 MOST_THREADS = 8
 
@@ -78,8 +75,7 @@ class LlamaLanguage:
         self._turnstile = Turnstile(stage.parallel)
         self._limiter = anyio.CapacityLimiter(stage.slots + stage.batch_slots + 2)
         self._shown: dict[str, tuple[str, tuple[Message, ...]]] = {}
-        self._warming: dict[str, tuple[anyio.CancelScope, _Run]] = {}
-        self._answering: Counter[str] = Counter()
+        self._table: AnswerTable[_Run] = AnswerTable(self._stop)
 
     @property
     def model(self) -> str:
@@ -107,43 +103,25 @@ class LlamaLanguage:
                 await self._in_thread(completer.close)
 
     def forget(self, session: str) -> None:
-        self._stop_warming(session)
+        self._table.forget(session)
         self._slots.forget(session)
         self._shown.pop(session, None)
-        del self._answering[session]
         self._turnstile.forget(session)
 
-    @asynccontextmanager
-    async def answer(
+    def answer(
         self, session: str, request: ResponseRequest, rank: Callable[[], Rank]
-    ) -> AsyncIterator[AsyncIterator[Generated]]:
-        self._answering[session] += 1
-        self._stop_warming(session)
+    ) -> AbstractAsyncContextManager[AsyncIterator[Generated]]:
         run = _Run(session, rank)
-        send, receive = anyio.create_memory_object_stream[Item](PIECES_AHEAD)
-        failure: LanguageError | None = None
-        async with anyio.create_task_group() as group, receive:
-            group.start_soon(self._answer, request, run, send)
-            try:
-                yield Pieces(receive, self._builder().offered(request), request)
-            except LanguageError as error:
-                # Raised in here it would leave as a group of exceptions.
-                failure = error
-            finally:
-                self._answering[session] -= 1
-                self._stop(run)
-                group.cancel_scope.cancel()
-        if failure is not None:
-            raise failure
+        make = partial(self._answer, request, run)
+        return self._table.answering(session, run, make, self._builder().offered(request), request)
 
     async def warm(self, session: str, request: ResponseRequest) -> None:
-        self._stop_warming(session)
-        if self._answering[session]:
+        self._table.stop_warming(session)
+        if self._table.answers(session):
             # The answer's slot will hold this prompt; another slot would evaluate all of it.
             return
         run = _Run(session, lambda: Rank.IDLE)
-        with anyio.CancelScope() as scope:
-            self._warming[session] = (scope, run)
+        with self._table.warming(session, run):
             try:
                 prompt = await self._in_thread(partial(self._builder().beginning, request))
                 async with self._using_slot(run, prompt) as slot:
@@ -152,17 +130,6 @@ class LlamaLanguage:
                         await self._generate(prompt, run, None)
             except (LanguageError, LlamaError) as error:
                 log.info("a prompt could not be warmed: %s", error)
-            finally:
-                self._stop(run)
-                if self._warming.get(session) == (scope, run):
-                    del self._warming[session]
-
-    def _stop_warming(self, session: str) -> None:
-        warming = self._warming.pop(session, None)
-        if warming is not None:
-            scope, run = warming
-            self._stop(run)
-            scope.cancel()
 
     def _stop(self, run: _Run) -> None:
         run.stopped = True

@@ -1,9 +1,9 @@
 """The language stage on transformers: one token at a time, for whoever is most urgent."""
 
 import logging
-from collections import Counter, deque
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -13,10 +13,11 @@ import anyio.from_thread
 import anyio.to_thread
 from anyio.streams.memory import MemoryObjectSendStream
 
+from duologue.engines.answer_table import AnswerTable
 from duologue.engines.engine import ResponseRequest, Usage
 from duologue.engines.fairness import Rank, ServiceLane
 from duologue.engines.language import Began, Finished, Generated, LanguageError
-from duologue.engines.llama_output import Failed, Item, Pieces
+from duologue.engines.llama_output import Failed, Item
 from duologue.engines.pulse import Pulse
 from duologue.engines.stop_text import StopText
 from duologue.engines.template_prompts import Fitted, fit, offered, pictures, template_prompt
@@ -33,9 +34,6 @@ from duologue.engines.turnstile import Turnstile
 BURST = 8
 """Tokens made before others that wait as urgently get their turn."""
 
-PIECES_AHEAD = 64
-"""Pieces of text that the model may be ahead of its reader; then it waits."""
-
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -50,6 +48,9 @@ class _Run:
         self.rank = rank
         self.stopped = False
         self.made = 0
+
+    def stop(self) -> None:
+        self.stopped = True
 
 
 class TransformersLanguage:
@@ -73,8 +74,7 @@ class TransformersLanguage:
         self._limiter = anyio.CapacityLimiter(1)
         self._memories: dict[str, Memory] = {}
         self._used: set[str] = set()
-        self._warming: dict[str, tuple[anyio.CancelScope, _Run]] = {}
-        self._answering: Counter[str] = Counter()
+        self._table: AnswerTable[_Run] = AnswerTable(_Run.stop)
 
     @property
     def model(self) -> str:
@@ -103,42 +103,24 @@ class TransformersLanguage:
                 await self._in_thread(model.close)
 
     def forget(self, session: str) -> None:
-        self._stop_warming(session)
+        self._table.forget(session)
         self._memories.pop(session, None)
-        del self._answering[session]
         self._turnstile.forget(session)
 
-    @asynccontextmanager
-    async def answer(
+    def answer(
         self, session: str, request: ResponseRequest, rank: Callable[[], Rank]
-    ) -> AsyncIterator[AsyncIterator[Generated]]:
-        self._answering[session] += 1
-        self._stop_warming(session)
+    ) -> AbstractAsyncContextManager[AsyncIterator[Generated]]:
         run = _Run(session, rank)
-        send, receive = anyio.create_memory_object_stream[Item](PIECES_AHEAD)
-        failure: LanguageError | None = None
-        async with anyio.create_task_group() as group, receive:
-            group.start_soon(self._answer, request, run, send)
-            try:
-                yield Pieces(receive, offered(request), request)
-            except LanguageError as error:
-                # Raised in here it would leave as a group of exceptions.
-                failure = error
-            finally:
-                self._answering[session] -= 1
-                run.stopped = True
-                group.cancel_scope.cancel()
-        if failure is not None:
-            raise failure
+        make = partial(self._answer, request, run)
+        return self._table.answering(session, run, make, offered(request), request)
 
     async def warm(self, session: str, request: ResponseRequest) -> None:
-        self._stop_warming(session)
-        if self._answering[session] or not request.messages:
+        self._table.stop_warming(session)
+        if self._table.answers(session) or not request.messages:
             # Many templates take no conversation in which nobody has spoken.
             return
         run = _Run(session, lambda: Rank.IDLE)
-        with anyio.CancelScope() as scope:
-            self._warming[session] = (scope, run)
+        with self._table.warming(session, run):
             try:
                 fitted = await self._fitted(request, answering=False)
                 with self._memory(run) as memory:
@@ -146,17 +128,6 @@ class TransformersLanguage:
                     await self._step(generation, run, None, 0)
             except (LanguageError, RuntimeError) as error:
                 log.info("a prompt could not be warmed: %s", error)
-            finally:
-                run.stopped = True
-                if self._warming.get(session) == (scope, run):
-                    del self._warming[session]
-
-    def _stop_warming(self, session: str) -> None:
-        warming = self._warming.pop(session, None)
-        if warming is not None:
-            scope, run = warming
-            run.stopped = True
-            scope.cancel()
 
     async def _answer(
         self, request: ResponseRequest, run: _Run, send: MemoryObjectSendStream[Item]

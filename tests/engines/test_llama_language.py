@@ -10,6 +10,7 @@ import anyio.lowlevel
 import anyio.to_thread
 import pytest
 
+from duologue.engines.answer_table import PIECES_AHEAD
 from duologue.engines.engine import Message, ResponseRequest, TextPart, Tool
 from duologue.engines.fairness import Rank
 from duologue.engines.language import (
@@ -21,7 +22,7 @@ from duologue.engines.language import (
     TextPiece,
 )
 from duologue.engines.llama_impl import Completed, Completion, LlamaError, OnStep
-from duologue.engines.llama_language import BURST, PIECES_AHEAD, LlamaLanguage
+from duologue.engines.llama_language import BURST, LlamaLanguage
 from duologue.engines.llama_prompts import LlamaStage
 from duologue.engines.pulse import Pulse
 from duologue.engines.stand_ins import StandInCompleter
