@@ -62,6 +62,8 @@ def without_special_tokens(text: str) -> str:
 
     What a user says must not end his turn and begin another role's.
     """
+    if "|" not in text and "｜" not in text:
+        return text  # looking at every letter takes a hundred times as long
     return _SPECIAL.sub(lambda found: f"{found[0]} " if found[0] == "<" else f" {found[0]}", text)
 
 

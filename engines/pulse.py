@@ -91,15 +91,24 @@ class Pulse:
     @contextmanager
     def step(self) -> Iterator[None]:
         """A step is running as long as the context is open."""
-        ticket = next(self._tickets)
-        self._running[ticket] = time.monotonic_ns()
+        ticket = self.begin()
         try:
             yield
         finally:
-            # Single operations that threads can't interleave.
-            began_ns = self._running.pop(ticket)
-            self._step_times.add((time.monotonic_ns() - began_ns) / 1e9)
-            self._steps = next(self._done) + 1
+            self.end(ticket)
+
+    def begin(self) -> int:
+        """A step begins; :meth:`end` takes its ticket. For steps that are no block of code."""
+        ticket = next(self._tickets)
+        self._running[ticket] = time.monotonic_ns()
+        return ticket
+
+    def end(self, ticket: int) -> None:
+        """The step is done."""
+        # Single operations that threads can't interleave.
+        began_ns = self._running.pop(ticket)
+        self._step_times.add((time.monotonic_ns() - began_ns) / 1e9)
+        self._steps = next(self._done) + 1
 
     def reading(self, now_ns: int) -> Reading:
         """What is so at `now_ns` (CLOCK_MONOTONIC, nanoseconds)."""

@@ -4,7 +4,6 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Literal, cast
 
-import anyio
 import msgspec
 
 from duologue.engines.backend import Emit
@@ -93,7 +92,6 @@ class Reply:
         self._emit = emit
         self._clock = clock
         self._window = SpeechWindow(command.request.speculative)
-        self._scope = anyio.CancelScope()
         self._pipeline = PipelineRun(
             RunKey(command.session, command.generation),
             Flow(CASCADE, final=TTS if self._spoken else LLM, answer_s=answer_s),
@@ -104,6 +102,7 @@ class Reply:
         )
         self._reason: FinishReason = "completed"
         self._usage = Usage()
+        self._pieces = 0
         self._handed = False
         self._silent = ""
         self._begun = 0.0
@@ -117,13 +116,12 @@ class Reply:
     async def run(self) -> None:
         """Answer to the end. The task's outermost line. Raises StageFatal."""
         try:
-            with self._scope:
-                outcome = await self._pipeline.run({"": self._request})
-                if outcome.failure is not None:
-                    self._end("failed", outcome.failure)
-                elif outcome.reason == "completed":
-                    self._say_silently()
-                    self._end(self._reason)
+            outcome = await self._pipeline.run({"": self._request})
+            if outcome.failure is not None:
+                self._end("failed", outcome.failure)
+            elif outcome.reason == "completed":
+                self._say_silently()
+                self._end(self._reason)
         except StageFatal:
             self._fail()
             raise
@@ -134,21 +132,17 @@ class Reply:
     def cancel(self) -> None:
         """Stop, and say so now; what still runs ends at its next step, unheard."""
         self._end("cancelled")
-        self._stop()
+        self._pipeline.cancel()
 
     def abandon(self) -> None:
         """Stop; nobody is there to be told."""
         self.ended = True
-        self._stop()
+        self._pipeline.cancel()
 
     def acknowledge(self, sent_ms: int) -> None:
         """The listener has been sent so much."""
         self._window.acknowledge(sent_ms, self._clock())
         self._pipeline.hold(TTS, not self._window.open)
-
-    def _stop(self) -> None:
-        self._pipeline.cancel()
-        self._scope.cancel()
 
     # -- the stages -------------------------------------------------------------------------
 
@@ -260,12 +254,12 @@ class Reply:
 
     def _deliver(self, stage: str, kind: Kind, item: object) -> None:
         match item:
+            case str():
+                self._say(TextGenerated, text=item)
             case Spoken():
                 self._speak(item)
             case CallStarted() | CallDelta() | CallEnded():
                 self._call(item)
-            case str():
-                self._say(TextGenerated, text=item)
             case _:
                 raise TypeError(f"{kind} of {stage} is nothing for a client")
 
@@ -315,11 +309,11 @@ class Reply:
 
     def _count(self) -> None:
         """A piece is about a token; the model's own count comes with its end."""
-        tokens = self._usage.output_tokens + 1
-        self._usage = msgspec.structs.replace(self._usage, output_tokens=tokens)
+        self._pieces += 1
 
     def _finish(self, finished: Finished) -> None:
         self._usage = finished.usage
+        self._pieces = 0
         self._reason = finished.reason
 
     def _call(self, piece: CallStarted | CallDelta | CallEnded) -> None:
@@ -338,7 +332,10 @@ class Reply:
     def _end(self, reason: EndReason, failure: EngineFailure | None = None) -> None:
         if self.ended:
             return
-        self._say(ResponseEnded, reason=reason, usage=self._usage, failure=failure)
+        usage = self._usage
+        if self._pieces:
+            usage = msgspec.structs.replace(usage, output_tokens=self._pieces)
+        self._say(ResponseEnded, reason=reason, usage=usage, failure=failure)
         self.ended = True
 
     def _say(self, kind: Callable[..., Output], **fields: object) -> None:

@@ -20,7 +20,8 @@ from duologue.engines.engine import (
     Output,
     ResponseEnded,
 )
-from duologue.engines.pipeline.flow import Chunk, Node
+from duologue.engines.pipeline.flow import Chunk
+from duologue.engines.pipeline.flow_shape import Node
 from duologue.engines.pipeline.pipeline_run import Inbox, Outlet, RunKey, StageError, StageFatal
 from duologue.engines.pipeline.stage_graph import Kind
 from duologue.engines.stage_messages import (

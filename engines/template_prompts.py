@@ -64,7 +64,13 @@ def template_prompt(request: ResponseRequest, *, knows_tools: bool) -> TemplateP
             joined[-1] = {**entry, "content": _both(joined[-1]["content"], entry["content"])}
         else:
             joined.append(entry)
-    return TemplatePrompt(joined, chat_tools(_offered(request)))
+    return TemplatePrompt(joined, offered_tools(request))
+
+
+def offered_tools(request: ResponseRequest) -> list[Json]:
+    """The functions that the model is told of, as chat completions describe them. Raises ValueError
+    when they are no JSON."""
+    return chat_tools(_offered(request))
 
 
 def offered(request: ResponseRequest) -> tuple[str, ...]:
@@ -75,8 +81,10 @@ def offered(request: ResponseRequest) -> tuple[str, ...]:
 def forced_call(request: ResponseRequest) -> Json | None:
     """The JSON Schema of the call that the request insists on, if it does."""
     forced = request.tool_choice == "required" or named_choice(request.tool_choice) is not None
-    functions = [tool["function"] for tool in chat_tools(_offered(request))]
-    return call_schema(functions) if forced and functions else None
+    if not forced:
+        return None
+    functions = [tool["function"] for tool in offered_tools(request)]
+    return call_schema(functions) if functions else None
 
 
 def pictures(request: ResponseRequest) -> list[ImagePart]:

@@ -4,7 +4,7 @@ import itertools
 import logging
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import anyio
@@ -29,6 +29,7 @@ from duologue.engines.template_prompts import (
     fit,
     forced_call,
     offered,
+    offered_tools,
     pictures,
     template_prompt,
 )
@@ -146,6 +147,12 @@ class VllmLanguage:
                 self._beat.end(reader.under_way)
                 if not reader.over:
                     await self._abort(name, deltas)
+                else:
+                    # There is nothing more, but a generator that is left lying is ended by the
+                    # event loop in a task of its own, and vLLM takes that for an abort.
+                    with suppress(VllmError):
+                        async for _ in deltas:
+                            pass
         finally:
             self._answering[session] -= 1
 
@@ -214,8 +221,7 @@ class VllmLanguage:
             raise LanguageError.of("engine_error", str(error)) from error
 
     def _parser(self, request: ResponseRequest) -> CallParser | None:
-        tools = template_prompt(request, knows_tools=True).tools
-        return self._loaded.parser(tools, "auto")
+        return self._loaded.parser(offered_tools(request), "auto")
 
     @property
     def _loaded(self) -> Generator:
@@ -229,25 +235,25 @@ class _Beat:
     def __init__(self, pulse: Pulse) -> None:
         self._pulse = pulse
         self._under_way = 0
-        self._step = ExitStack()
+        self._step = -1
 
     def begin(self) -> None:
         """A request waits for something."""
         if not self._under_way:
-            self._step.enter_context(self._pulse.step())
+            self._step = self._pulse.begin()
         self._under_way += 1
 
     def came(self) -> None:
         """Something has come for one of them."""
-        self._step.close()
-        self._step.enter_context(self._pulse.step())
+        self._pulse.end(self._step)
+        self._step = self._pulse.begin()
 
     def end(self, under_way: bool = True) -> None:
         """A request that had begun is over."""
         if under_way:
             self._under_way -= 1
             if not self._under_way:
-                self._step.close()
+                self._pulse.end(self._step)
 
 
 class _Answer:

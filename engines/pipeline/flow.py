@@ -19,10 +19,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from duologue.engines.engine import EngineFailure
-from duologue.engines.pipeline.stage_graph import Edge, Graph, Kind
-
-Node = tuple[str, str]
-"""A stage, and the branch that it runs for: "" where there are none."""
+from duologue.engines.pipeline.flow_shape import Node, NodeShape, PortShape, flow_shape
+from duologue.engines.pipeline.stage_graph import Graph, Kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,27 +88,37 @@ class _Branch:
 class _Port:
     """An edge's end at one node."""
 
-    def __init__(self, edge: Edge, branches: tuple[str, ...]) -> None:
-        self.edge = edge
-        self.joins = len(branches) > 1
-        self.branches = {branch: _Branch() for branch in branches}
+    def __init__(self, shape: PortShape) -> None:
+        self.edge = shape.edge
+        self.sources = shape.sources
+        self.branches = {branch: _Branch() for _, branch in shape.sources}
 
     @property
     def ready(self) -> bool:
-        return all(branch.waiting for branch in self.branches.values())
+        for one in self.branches.values():
+            if not one.waiting:
+                return False
+        return True
 
     @property
     def ended(self) -> bool:
         """Nothing waits, and nothing more comes."""
-        return all(one.ended and not one.waiting for one in self.branches.values())
+        for one in self.branches.values():
+            if one.waiting or not one.ended:
+                return False
+        return True
 
     @property
     def uneven(self) -> bool:
         """One branch has something for which another has no counterpart."""
-        branches = self.branches.values()
-        return any(one.waiting for one in branches) and any(
-            one.ended and not one.waiting for one in branches
-        )
+        if len(self.branches) == 1:
+            return False
+        lengths = {
+            len(one.waiting[0]) if one.waiting else 0
+            for one in self.branches.values()
+            if one.waiting or one.ended
+        }
+        return len(lengths) > 1
 
     def put(self, branch: _Branch, item: object, size: int) -> None:
         branch.gathered.append(item)
@@ -129,15 +137,17 @@ class _Port:
     def take(self) -> Chunk:
         parts = {name: one.waiting.popleft() for name, one in self.branches.items()}
         first = next(iter(parts.values()))
-        return Chunk(self.edge.kind, first, parts if self.joins else {})
+        return Chunk(self.edge.kind, first, parts if len(parts) > 1 else {})
 
 
 class _State:
     """A node while the request is under way."""
 
-    def __init__(self, width: int, ports: list[_Port]) -> None:
-        self.width = width
-        self.ports = ports
+    def __init__(self, shape: NodeShape) -> None:
+        self.shape = shape
+        self.ports = [_Port(port) for port in shape.ports]
+        self.ways: list[tuple[_Port, _Branch, Node]] = []
+        """Where what the node makes may go, by whose port, to whom."""
         self.in_hand = 0
         self.held = False
         self.closed = False
@@ -162,41 +172,17 @@ class Flow:
     ) -> None:
         """Raises ValueError for a `final` that is not there, or a guided request where the graph
         has no branches."""
-        if final and final not in graph.by_name:
-            raise ValueError(f"{graph.name} has no stage {final!r}")
-        if guided and graph.companions is None:
-            raise ValueError(f"{graph.name} has no branches")
-        self.graph = graph
+        self._shape = flow_shape(graph, final, guided)
         self.outcome: Outcome | None = None
         self.late = 0
         """Chunks that came after their stage's end or the request's."""
         self._answer_s = answer_s or {}
         self._effects: list[Effect] = []
-        active = graph.before(final) if final else frozenset(graph.by_name)
-        self._finals = {final} if final else set(graph.exits)
-        self._branched = frozenset[str]()
-        self._names: tuple[str, ...] = ("",)
-        if guided and graph.companions is not None:
-            self._names = graph.companions.branches
-            self._branched = graph.before(graph.companions.join) - {graph.companions.join}
-        self._edges = [e for e in graph.edges if e.source in active and e.target in active]
-        self._states: dict[Node, _State] = {}
-        self._out: dict[Node, list[tuple[_Port, _Branch, Node]]] = {}
-        for stage in graph.stages:
-            if stage.name not in active:
-                continue
-            for branch in self._branches_of(stage.name):
-                node = (stage.name, branch)
-                ports = [
-                    _Port(edge, self._sources(edge, branch))
-                    for edge in self._edges
-                    if edge.target == stage.name
-                ]
-                self._states[node] = _State(stage.width, ports)
+        self._states = {shape.node: _State(shape) for shape in self._shape.nodes}
         for node, state in self._states.items():
             for port in state.ports:
-                for name, one in port.branches.items():
-                    self._out.setdefault((port.edge.source, name), []).append((port, one, node))
+                for source, one in zip(port.sources, port.branches.values(), strict=True):
+                    self._states[source].ways.append((port, one, node))
 
     @property
     def nodes(self) -> tuple[Node, ...]:
@@ -204,9 +190,14 @@ class Flow:
         return tuple(self._states)
 
     @property
+    def lines(self) -> tuple[tuple[Node, ...], ...]:
+        """See :class:`FlowShape`."""
+        return self._shape.lines
+
+    @property
     def timed(self) -> bool:
         """Whether there can be deadlines."""
-        return any(stage in self._answer_s for stage, _ in self._states)
+        return bool(self._answer_s) and any(stage in self._answer_s for stage, _ in self._states)
 
     def take_effects(self) -> list[Effect]:
         """What is to be done now, in order; to be called after every other call."""
@@ -217,27 +208,23 @@ class Flow:
 
     def begin(self, items: Mapping[str, object], now: float) -> None:
         """The request itself, for each branch; {"": item} where there are none."""
-        for name in self.graph.entries:
-            for branch in self._branches_of(name):
-                node = (name, branch)
-                if node in self._states:
-                    chunk = Chunk(self.graph.by_name[name].takes[0], (items[branch],))
-                    self._hand(node, chunk, now)
-                    self._close(node)
+        for node, kind in self._shape.entries:
+            self._hand(node, Chunk(kind, (items[node[1]],)), now)
+            self._close(node)
 
     def put(self, node: Node, kind: Kind, item: object, now: float, size: int = 1) -> None:
         """A stage made something, of a size in the unit that its edges count in."""
         if self._is_late(node, "something"):
             return
-        stage, branch = node
-        if kind not in self.graph.by_name[stage].gives:
-            self.fail(f"The stage {stage} does not give {kind}.")
+        state = self._states[node]
+        if kind not in state.shape.gives:
+            self.fail(f"The stage {node[0]} does not give {kind}.")
             return
         self._touch(node, now)
-        ways = [way for way in self._out.get(node, ()) if way[0].edge.kind == kind]
+        ways = [way for way in state.ways if way[0].edge.kind is kind]
         if not ways:
-            if branch == self._names[0] or stage not in self._branched:
-                self._effects.append(Deliver(stage, kind, item))
+            if state.shape.speaks:
+                self._effects.append(Deliver(node[0], kind, item))
             return
         for port, one, target in ways:
             port.put(one, item, size)
@@ -250,12 +237,13 @@ class Flow:
         state = self._states[node]
         state.ended = True
         state.deadline = None
-        for port, one, target in self._out.get(node, ()):
+        for port, one, target in state.ways:
             port.seal(one)
             one.ended = True
             self._advance(target, now)
-        done = all(one.ended for (name, _), one in self._states.items() if name in self._finals)
-        if done and self.outcome is None:
+        if self.outcome is None and all(
+            one.ended for one in self._states.values() if one.shape.final
+        ):
             self._finish(Outcome("completed"))
 
     def took(self, node: Node, now: float) -> None:
@@ -296,8 +284,8 @@ class Flow:
         """Whether the stage may put something of this kind now."""
         return self.outcome is not None or all(
             len(one.waiting) < port.edge.window
-            for port, one, _ in self._out.get(node, ())
-            if port.edge.kind == kind and port.edge.streamed
+            for port, one, _ in self._states[node].ways
+            if port.edge.kind is kind and port.edge.streamed
         )
 
     def settle(self, node: Node, now: float) -> bool:
@@ -305,7 +293,7 @@ class Flow:
         if self.outcome is not None:
             return True
         settled = True
-        for port, one, target in self._out.get(node, ()):
+        for port, one, target in self._states[node].ways:
             if port.edge.streamed and one.gathered:
                 port.seal(one)
                 self._advance(target, now)
@@ -337,9 +325,12 @@ class Flow:
 
     def _waits(self, node: Node) -> bool:
         """Whether something that the stage feeds is full: then it is not its fault."""
-        return any(not self.room(node, port.edge.kind) for port, _, _ in self._out.get(node, ()))
+        ways = self._states[node].ways
+        return any(not self.room(node, port.edge.kind) for port, _, _ in ways)
 
     def _touch(self, node: Node, now: float) -> None:
+        if not self._answer_s:
+            return
         state = self._states[node]
         limit = self._answer_s.get(node[0])
         if limit is not None and state.in_hand:
@@ -347,25 +338,17 @@ class Flow:
 
     # -- the rest ---------------------------------------------------------------------------
 
-    def _branches_of(self, stage: str) -> tuple[str, ...]:
-        return self._names if stage in self._branched else ("",)
-
-    def _sources(self, edge: Edge, branch: str) -> tuple[str, ...]:
-        if edge.source not in self._branched:
-            return ("",)
-        return (branch,) if edge.target in self._branched else self._names
-
     def _advance(self, node: Node, now: float) -> None:
         """Give a stage what it has room for."""
         state = self._states[node]
         while self.outcome is None and not state.ended:
             port = next((port for port in state.ports if port.ready), None)
-            if port is None or state.held or state.in_hand >= state.width:
+            if port is None or state.held or state.in_hand >= state.shape.width or port.uneven:
                 break
             self._hand(node, port.take(), now)
-            for source in port.branches:
+            for source in port.sources:
                 # It may go on where it had to wait.
-                self._touch((port.edge.source, source), now)
+                self._touch(source, now)
         if any(port.uneven for port in state.ports):
             self.fail(f"The branches that join at the stage {node[0]} are not equally long.")
         elif state.ports and all(port.ended for port in state.ports):

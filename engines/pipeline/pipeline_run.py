@@ -20,10 +20,10 @@ from duologue.engines.pipeline.flow import (
     Effect,
     Flow,
     Hand,
-    Node,
     Outcome,
     Stop,
 )
+from duologue.engines.pipeline.flow_shape import Node
 from duologue.engines.pipeline.stage_graph import Kind
 
 log = logging.getLogger(__name__)
@@ -186,6 +186,10 @@ def as_it_is(stage: str, chunk: Chunk) -> Chunk:
     return chunk
 
 
+def _to_nobody(stage: str, kind: Kind, item: object) -> None:
+    """The request is over."""
+
+
 class PipelineRun:
     """One request. Used on one event loop."""
 
@@ -208,7 +212,7 @@ class PipelineRun:
         self._clock = clock
         self._on_hand = on_hand
         self._inboxes = {node: Inbox(self, node) for node in flow.nodes}
-        self._scopes = {node: anyio.CancelScope() for node in flow.nodes}
+        self._stopping: anyio.CancelScope | None = None
         self._waited: anyio.Event | None = None
         self._ended = anyio.Event()
         self._performing = False
@@ -229,9 +233,22 @@ class PipelineRun:
 
         Raises StageFatal.
         """
+        if not self.over:
+            try:
+                await self._run(items)
+            finally:
+                self._let_go()
+        if self._fatal:
+            raise StageFatal(self._fatal)
+        outcome = self._flow.outcome
+        assert outcome is not None
+        return outcome
+
+    async def _run(self, items: Mapping[str, object]) -> None:
         async with anyio.create_task_group() as group:
-            for node in self._flow.nodes:
-                group.start_soon(self._serve, node)
+            self._stopping = group.cancel_scope
+            for line in self._flow.lines:
+                group.start_soon(self._serve, line)
             if self._flow.timed:
                 group.start_soon(self._watch)
             self._flow.begin(items, self._clock())
@@ -241,11 +258,15 @@ class PipelineRun:
             finally:
                 # Before the tasks are waited for: threads look at `stopped`.
                 self.cancel()
-        if self._fatal:
-            raise StageFatal(self._fatal)
-        outcome = self._flow.outcome
-        assert outcome is not None
-        return outcome
+
+    def _let_go(self) -> None:
+        """Of all that refers back to this, or to who made it: what is in no cycle goes at once, and
+        nobody has to look for it."""
+        self._inboxes.clear()
+        self._connectors = {}
+        self._deliver = _to_nobody
+        self._on_hand = as_it_is
+        self._stopping = None
 
     def cancel(self) -> None:
         """Nobody wants it any more."""
@@ -254,7 +275,7 @@ class PipelineRun:
 
     def hold(self, stage: str, held: bool) -> None:
         """Give the stage nothing for now, or go on."""
-        for node in self._inboxes:
+        for node in self._flow.nodes:
             if node[0] == stage:
                 self._flow.hold(node, held, self._clock())
         self._perform()
@@ -286,13 +307,18 @@ class PipelineRun:
 
     # -- tasks ------------------------------------------------------------------------------
 
-    async def _serve(self, node: Node) -> None:
-        """One stage. The task's outermost line."""
+    async def _serve(self, line: tuple[Node, ...]) -> None:
+        """Stages of which each begins where the one before has ended. The task's outermost line."""
+        for node in line:
+            await self._serve_stage(node)
+            if self.over:
+                return
+
+    async def _serve_stage(self, node: Node) -> None:
         try:
-            with self._scopes[node]:
-                connector = self._connectors[node[0]]
-                await connector.run(self._key, self._inboxes[node], HomeOutlet(self, node))
-                self._flow.end(node, self._clock())
+            connector = self._connectors[node[0]]
+            await connector.run(self._key, self._inboxes[node], HomeOutlet(self, node))
+            self._flow.end(node, self._clock())
         except StageError as error:
             self._flow.fail(error.failure)
         except StageFatal as error:
@@ -343,13 +369,15 @@ class PipelineRun:
 
     def _act(self, effect: Effect) -> None:
         match effect:
+            case Deliver(stage, kind, item):
+                self._deliver(stage, kind, item)
             case Hand(node, chunk):
                 self._inboxes[node].give(self._on_hand(node[0], chunk))
             case Close(node):
                 self._inboxes[node].close()
-            case Deliver(stage, kind, item):
-                self._deliver(stage, kind, item)
-            case Stop(node):
-                self._scopes[node].cancel()
+            case Stop():
+                # The request's end stops all at once.
+                if self._stopping is not None:
+                    self._stopping.cancel()
             case Outcome():
                 self._ended.set()

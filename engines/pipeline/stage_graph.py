@@ -78,15 +78,15 @@ class Companions:
     branches: tuple[str, ...] = ("positive", "negative")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Graph:
-    """A checked graph. Raises GraphError."""
+    """A checked graph, equal only to itself. Raises GraphError."""
 
     name: str
     stages: tuple[Stage, ...]
     edges: tuple[Edge, ...] = ()
     companions: Companions | None = None
-    by_name: Mapping[str, Stage] = field(init=False, repr=False, compare=False)
+    by_name: Mapping[str, Stage] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "by_name", {stage.name: stage for stage in self.stages})

@@ -20,6 +20,18 @@ def test_a_finished_step_counts_and_no_longer_runs() -> None:
     assert sum(reading.step_times.counts) == 1
 
 
+def test_a_step_that_is_no_block_of_code_runs_from_its_begin_to_its_end() -> None:
+    pulse = Pulse()
+    first, second = pulse.begin(), pulse.begin()
+    pulse.end(second)
+    reading = pulse.reading(time.monotonic_ns() + 5_000_000_000)
+    assert reading.steps == 1
+    assert reading.running_s >= 5.0
+    pulse.end(first)
+    reading = pulse.reading(time.monotonic_ns())
+    assert (reading.steps, reading.running_s) == (2, 0.0)
+
+
 def test_a_failed_step_no_longer_runs() -> None:
     pulse = Pulse()
     with pytest.raises(ZeroDivisionError), pulse.step():

@@ -1,5 +1,7 @@
 """One answer with stand-ins: its order, its window, its one end."""
 
+import gc
+import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -146,6 +148,20 @@ async def test_speech_says_the_text_to_the_letter_clause_by_clause(stage: Stage)
     assert stage.synthesizer.said[0] == "Well,"
     assert outputs[-1] == ResponseEnded(session="s", generation=3, reason="completed", usage=USAGE)
     assert {output.generation for output in outputs} == {3}  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("modality", ["text", "audio"])
+async def test_a_reply_that_is_over_is_in_no_cycle(stage: Stage, modality: str) -> None:
+    gc.disable()
+    try:
+        reply = stage.reply([*words("Hello there."), END], modality=modality)
+        with anyio.fail_after(PATIENCE_S):
+            await reply.run()
+        gone = weakref.ref(reply)
+        del reply
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 async def test_the_first_clause_is_spoken_while_the_model_goes_on(stage: Stage) -> None:

@@ -98,6 +98,26 @@ async def read(language: VllmLanguage, asked: ResponseRequest) -> list[Generated
         return [piece async for piece in pieces]
 
 
+async def test_an_answer_that_is_over_is_no_generator_left_lying() -> None:
+    class Ending(StandInVllm):
+        ended: tuple[str, ...] = ()
+
+        async def generate(
+            self, request: str, prompt: Prompt, ask: Ask
+        ) -> AsyncGenerator[Delta, None]:
+            try:
+                yield Delta("Yes.", [1], 5, 0, "stop")
+            except GeneratorExit:
+                self.ended += ("as if it was not wanted",)
+                raise
+            self.ended += ("by itself",)
+
+    engine = Ending()
+    await read(await loaded(engine), request())
+    assert engine.ended == ("by itself",)
+    assert engine.aborted == []
+
+
 async def test_text_comes_as_it_is_made_with_what_it_cost() -> None:
     engine = StandInVllm()
     engine.answer = [Delta("Yes, ", [1, 2], 5, 4), Delta("sure.", [3], 5, 4, "stop")]

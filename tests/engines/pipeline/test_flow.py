@@ -1,7 +1,7 @@
 """What goes to which stage, and how it ends: graphs, orders and failures at random, a clock moved
 by hand."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -15,10 +15,10 @@ from duologue.engines.pipeline.flow import (
     Effect,
     Flow,
     Hand,
-    Node,
     Outcome,
     Stop,
 )
+from duologue.engines.pipeline.flow_shape import Node
 from duologue.engines.pipeline.stage_graph import (
     ASR,
     CASCADE,
@@ -300,6 +300,23 @@ def test_branches_that_are_not_equally_long_fail_the_request() -> None:
     flow.end(("encode", "negative"), 0.0)
     assert flow.outcome is not None and flow.outcome.failure is not None
     assert "not equally long" in flow.outcome.failure.message
+
+
+def test_branches_of_which_one_ends_within_a_chunk_fail_the_request() -> None:
+    whole = replace(GUIDED.edges[0], first=2, size=2)
+    flow = Flow(
+        Graph("guided", GUIDED.stages, (whole, GUIDED.edges[1]), GUIDED.companions), guided=True
+    )
+    flow.begin({"positive": "a cat", "negative": ""}, 0.0)
+    flow.take_effects()
+    flow.put(("encode", "positive"), Kind.TOKENS, "+1", 0.0)
+    flow.end(("encode", "positive"), 0.0)
+    assert flow.outcome is None
+    flow.put(("encode", "negative"), Kind.TOKENS, "-1", 0.0)
+    flow.put(("encode", "negative"), Kind.TOKENS, "-2", 0.0)
+    assert flow.outcome is not None and flow.outcome.failure is not None
+    assert "not equally long" in flow.outcome.failure.message
+    assert handed(flow.take_effects()) == []
 
 
 def test_a_failure_or_cancel_stops_the_companion_too() -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -98,6 +99,50 @@ async def test_a_stage_works_while_the_one_before_it_goes_on() -> None:
             heard.set()
 
     assert (await Client(think, talk).outcome()).reason == "completed"
+
+
+async def test_a_stage_that_waits_for_all_of_another_runs_behind_it_in_its_task() -> None:
+    (edge,) = GRAPH.edges
+    order: list[tuple[str, int]] = []
+
+    async def think(key: RunKey, inbox: Inbox, outlet: HomeOutlet) -> None:
+        await three_tokens(key, inbox, outlet)
+        order.append(("think", anyio.get_current_task().id))
+
+    async def talk(key: RunKey, inbox: Inbox, outlet: HomeOutlet) -> None:
+        order.append(("talk", anyio.get_current_task().id))
+        await say(key, inbox, outlet)
+
+    whole = Graph("whole", GRAPH.stages, (replace(edge, streamed=False),))
+    client = Client(think, talk, whole)
+    assert await client.outcome() == Outcome("completed")
+    assert [name for name, _ in order] == ["think", "talk"]
+    assert order[0][1] == order[1][1]
+    assert client.delivered
+
+
+async def test_a_stage_behind_one_that_failed_does_not_begin() -> None:
+    (edge,) = GRAPH.edges
+
+    async def think(key: RunKey, inbox: Inbox, outlet: HomeOutlet) -> None:
+        raise StageError.of("engine_error", "no")
+
+    async def talk(key: RunKey, inbox: Inbox, outlet: HomeOutlet) -> None:
+        raise AssertionError("it has begun")
+
+    whole = Graph("whole", GRAPH.stages, (replace(edge, streamed=False),))
+    outcome = await Client(think, talk, whole).outcome()
+    assert outcome.failure is not None and outcome.failure.message == "no"
+
+
+async def test_a_request_that_is_cancelled_before_it_runs_begins_nothing() -> None:
+    async def begun(key: RunKey, inbox: Inbox, outlet: HomeOutlet) -> None:
+        raise AssertionError("it has begun")
+
+    client = Client(begun, begun)
+    client.run.cancel()
+    assert await client.outcome() == Outcome("cancelled")
+    assert client.run.over
 
 
 async def test_a_source_waits_for_the_window_and_goes_on_with_it() -> None:
