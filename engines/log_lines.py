@@ -3,8 +3,22 @@
 import logging
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import Final
 
 import msgspec
+
+_SECRET: Final = frozenset({"authorization", "api-key", "cookie", "sec-websocket-protocol"})
+
+
+class Discretion(logging.Filter):
+    """Leaves out what clients prove with who they are: libraries tell of each header, as a name
+    and a value, when they are asked to tell all."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        given = record.args
+        if isinstance(given, tuple) and len(given) == 2 and str(given[0]).lower() in _SECRET:
+            record.args = (given[0], "(left out)")
+        return True
 
 
 class JsonFormatter(logging.Formatter):

@@ -35,7 +35,7 @@ from duologue.engines.lifeline import (
     StartFailed,
     WorkerConfig,
 )
-from duologue.engines.log_lines import JsonFormatter
+from duologue.engines.log_lines import Discretion, JsonFormatter
 from duologue.engines.places import Places, listen
 from duologue.engines.pulse import Pulse
 from duologue.engines.settled_heap import settle_heap
@@ -315,6 +315,7 @@ def log_to_stderr(config: WorkerConfig, role: str = "worker") -> None:
     else:
         line = f"%(asctime)s {role} {config.name}[{os.getpid()}] %(levelname)s %(message)s"
         handler.setFormatter(logging.Formatter(line))
+    handler.addFilter(Discretion())
     logging.basicConfig(level=config.log_level.upper(), handlers=[handler])
 
 

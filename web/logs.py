@@ -4,7 +4,7 @@ import logging
 import sys
 from typing import Literal
 
-from duologue.engines.log_lines import JsonFormatter
+from duologue.engines.log_lines import Discretion, JsonFormatter
 
 TEXT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 
@@ -13,6 +13,7 @@ def configure(level: str, form: Literal["text", "json"]) -> None:
     """Set up the root logger."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else logging.Formatter(TEXT))
+    handler.addFilter(Discretion())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     quieten(level)
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from python_multipart.exceptions import MultipartParseError
 from python_multipart.multipart import MultipartParser
+from websockets.server import ServerProtocol
 
 from duologue.web import logs
 
@@ -59,3 +60,16 @@ def test_a_clients_malformed_body_is_not_worth_a_line(capsys: pytest.CaptureFixt
     with pytest.raises(MultipartParseError):
         parser.write(b"not a multipart body")
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("name", ["authorization", "Api-Key", "sec-websocket-protocol", "cookie"])
+def test_what_clients_prove_themselves_with_is_in_no_line(
+    capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    logs.configure("debug", "text")
+    protocol = ServerProtocol(logger=logging.getLogger("uvicorn.error"))
+    protocol.receive_data(f"GET / HTTP/1.1\r\nHost: a\r\n{name}: sesame\r\n\r\n".encode())
+    said = capsys.readouterr().err
+    assert "host: a" in said.lower()
+    assert f"{name.lower()}: (left out)" in said.lower()
+    assert "sesame" not in said
