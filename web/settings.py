@@ -7,6 +7,7 @@ from typing import Final, Literal
 
 from duologue.sessions.session_config import SessionLimits
 from duologue.web.addresses import is_base_url, is_host, is_origin
+from duologue.web.auth import SECRET_PREFIX
 from duologue.web.duplex_settings import DuplexSettings
 from duologue.web.language_settings import LanguageSettings
 from duologue.web.setting import declare
@@ -210,8 +211,18 @@ class Settings:
             raise SettingsError("gateways and cluster exclude each other")
         if (self.engine == "moshi") != (self.duplex.moshi is not None):
             raise SettingsError("engine moshi and moshi belong together: one of them is missing")
-        if any(len(key) < 8 for key in self.api_keys):
-            raise SettingsError("api_keys: a key needs at least 8 characters")
+        for key in self.api_keys:
+            if len(key) < 8:
+                raise SettingsError("api_keys: a key needs at least 8 characters")
+            if not all("!" <= character <= "~" for character in key):
+                raise SettingsError(
+                    "api_keys: a key is of ASCII letters, digits and signs: nothing else arrives "
+                    "in a header as it was sent"
+                )
+            if key.startswith(SECRET_PREFIX):
+                raise SettingsError(
+                    f"api_keys: a key must not begin with {SECRET_PREFIX}, as client secrets do"
+                )
         for origin in self.allowed_origins:
             if not is_origin(origin):
                 raise SettingsError(f"allowed_origins: {origin!r} is not as https://example.org")

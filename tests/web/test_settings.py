@@ -27,6 +27,7 @@ def test_as_they_are_the_server_is_for_this_machine_alone() -> None:
         {"gateways": 2, "cluster": "auto"},
         {"engine": "moshi"},
         {"api_keys": ("short",)},
+        {"api_keys": ("the-first-key", "")},
     ],
 )
 def test_settings_that_do_not_go_together_are_refused(given: dict[str, Any]) -> None:
@@ -58,6 +59,22 @@ def test_secrets_are_not_shown() -> None:
     assert "secret-of-mine" not in repr(settings)
     assert "sesame" not in repr(settings)
     assert settings.chat_key == "sesame"
+
+
+@pytest.mark.parametrize(
+    ("key", "word"),
+    [
+        ("schlüssel-des-hauses", "ASCII"),
+        ("two words", "ASCII"),
+        ("key-of-the-house\n", "ASCII"),
+        ("key-of-the-house\udcff", "ASCII"),
+        ("ek_key-of-the-house", "ek_"),
+    ],
+)
+def test_a_key_that_nobody_could_present_is_refused_and_not_shown(key: str, word: str) -> None:
+    with pytest.raises(SettingsError, match=word) as refused:
+        Settings(api_keys=("key-of-the-house", key))
+    assert key not in str(refused.value)
 
 
 @pytest.mark.parametrize("origin", ["http://[", "example.org", "", "https://"])
