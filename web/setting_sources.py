@@ -37,8 +37,8 @@ def _unknown(name: str, source: str, known: Sequence[str]) -> SettingsError:
 
 def _read_file(path: Path) -> dict[str, object]:
     try:
-        with path.open("rb") as file:
-            table = tomllib.load(file)
+        # Some editors of Windows begin a file with a byte-order mark.
+        table = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
     except OSError as error:
         raise SettingsError(f"{path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

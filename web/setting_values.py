@@ -15,7 +15,7 @@ def from_text(setting: Setting, text: str, source: str) -> object:
         int: int,
         float: float,
         bool: _boolean,
-        Path: lambda path: Path(path).expanduser(),
+        Path: lambda path: _path(path, source),
         tuple[str, ...]: _list,
     }
     try:
@@ -27,6 +27,13 @@ def from_text(setting: Setting, text: str, source: str) -> object:
 
 def _list(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _path(text: str, source: str) -> Path:
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        raise SettingsError(f"{source}: there is no home folder for {text!r}") from None
 
 
 def _boolean(text: str) -> bool:
@@ -51,7 +58,7 @@ def from_toml(setting: Setting, value: object, source: str) -> object:
         if all(isinstance(entry, str) for entry in value):
             return tuple(value)
     elif kind is Path and isinstance(value, str):
-        return Path(value).expanduser()
+        return _path(value, source)
     elif kind not in (bool, int, float, tuple[str, ...]) and isinstance(value, str):
         return value
     raise SettingsError(f"{source} must be {_kind_name(setting)}")

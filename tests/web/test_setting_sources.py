@@ -164,3 +164,19 @@ def test_flags_that_do_not_go_together_are_refused() -> None:
 
 def test_a_secret_that_is_wrong_is_not_shown() -> None:
     assert "hunter2" not in complaint("--api-keys", "hunter2")
+
+
+def test_a_file_may_begin_with_a_byte_order_mark() -> None:
+    assert load(toml="\ufeffport = 7\r\n").port == 7
+
+
+def test_a_file_in_another_encoding_is_told_so(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_bytes("port = 7".encode("utf-16"))
+    assert "mine.toml: " in complaint("--config", str(file))
+
+
+def test_a_home_that_nobody_has_is_told_with_where_it_is_named() -> None:
+    path = "~nobody-of-that-name/models"
+    assert complaint("--cache", path).startswith("--cache: there is no home folder")
+    assert "duologue.toml: cache" in complaint(toml=f"cache = '{path}'")
