@@ -24,6 +24,8 @@ from aiortc import (
 )
 from aiortc.mediastreams import MediaStreamError
 
+from tests.patience import PATIENCE_S
+
 Event = dict[str, Any]
 
 FRAME = 960
@@ -165,7 +167,7 @@ class Caller:
         self.send("conversation.item.create", item=item)
         self.send("response.create")
 
-    async def until(self, condition: Callable[[], bool], seconds: float = 60) -> None:
+    async def until(self, condition: Callable[[], bool], seconds: float = PATIENCE_S) -> None:
         with anyio.fail_after(seconds):
             while not condition():
                 self.changed = anyio.Event()

@@ -15,8 +15,8 @@ import pytest
 
 from load_tests.clock import now
 from load_tests.server import free_port
+from tests.patience import PATIENCE_S
 
-PATIENCE: Final = 90.0
 PREFERENCES: Final[dict[str, bool | int | str]] = {
     "app.normandy.enabled": False,
     "app.update.enabled": False,
@@ -40,7 +40,7 @@ class Firefox:
         self._number = 0
         self._hear()  # it speaks first
         self._command("WebDriver:NewSession", capabilities={})
-        self._command("WebDriver:SetTimeouts", script=round(PATIENCE * 1000))
+        self._command("WebDriver:SetTimeouts", script=round(PATIENCE_S * 1000))
 
     def _hear(self) -> Any:
         length = b""
@@ -101,7 +101,7 @@ def open_firefox(folder: Path) -> Iterator[Firefox]:
     )
     try:
         with _reach(port, process) as connection:
-            connection.settimeout(PATIENCE)
+            connection.settimeout(PATIENCE_S)
             yield Firefox(connection)
     finally:
         running = psutil.Process(process.pid).children(recursive=True)
@@ -114,10 +114,10 @@ def open_firefox(folder: Path) -> Iterator[Firefox]:
 
 def _reach(port: int, process: subprocess.Popen[bytes]) -> socket.socket:
     """Once it listens."""
-    end = now() + PATIENCE
+    end = now() + PATIENCE_S
     while process.poll() is None and now() < end:
         try:
-            return socket.create_connection(("127.0.0.1", port), PATIENCE)
+            return socket.create_connection(("127.0.0.1", port), PATIENCE_S)
         except OSError:
             time.sleep(0.1)
     raise ConnectionError("Firefox did not start")

@@ -15,6 +15,7 @@ from duologue.engines.duplex_stream import RemoteDuplex, RemoteDuplexStream
 from duologue.engines.in_process import open_in_process
 from duologue.engines.pulse import Pulse
 from duologue.engines.remote import RemoteEngine
+from tests.patience import PATIENCE_S
 
 PERIOD_S = 0.08
 T = TypeVar("T")
@@ -54,7 +55,7 @@ class Talker:
         self.sequence = 0
 
     async def expect(self, kind: type[Output]) -> Output:
-        with anyio.fail_after(60):
+        with anyio.fail_after(PATIENCE_S):
             output = await self.stream.receive()
         assert isinstance(output, kind), output
         return output

@@ -25,6 +25,8 @@ from playwright.sync_api import (
     sync_playwright,
 )
 
+from tests.patience import PATIENCE_S
+
 QUESTION: Final = Path(__file__).parent / "data" / "question.wav"
 CHROMIUM: Final = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
 ELSEWHERE: Final = "duologue.test"
@@ -43,7 +45,7 @@ FLAGS: Final = (
     f"--host-resolver-rules=MAP {ELSEWHERE} 127.0.0.1",
 )
 FILE_RATE: Final = 48_000
-PATIENCE_MS: Final = 90_000
+PATIENCE_MS: Final = 1000 * PATIENCE_S
 """After this a test gives up waiting: none of them waits that long when all is well."""
 
 CHOICES = "if (!localStorage['{name}']) localStorage['{name}'] = JSON.stringify({choices});"

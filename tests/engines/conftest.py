@@ -24,9 +24,7 @@ from duologue.engines.remote import RemoteEngine, RemoteLimits, RemoteStream
 from duologue.engines.script import ScriptedOptions
 from duologue.engines.supervisor import SupervisionRules, Supervisor
 from duologue.engines.unix_stream import UnixStream
-
-PATIENCE_S = 60.0
-"""How long a test waits for what must happen: a bound for failures, not a figure."""
+from tests.patience import PATIENCE_S
 
 
 @dataclass

@@ -8,6 +8,7 @@ from duologue.engines.answer_table import PIECES_AHEAD, AnswerTable
 from duologue.engines.engine import ResponseRequest
 from duologue.engines.language import LanguageError, TextPiece
 from duologue.engines.llama_output import Failed, Item
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -62,7 +63,7 @@ async def test_what_fails_in_the_model_is_raised_as_it_is() -> None:
 @pytest.mark.parametrize("end", ["answer", "forget"])
 async def test_an_answer_and_the_end_of_the_session_end_its_warming(end: str) -> None:
     desk = Desk()
-    with anyio.fail_after(60):
+    with anyio.fail_after(PATIENCE_S):
         async with anyio.create_task_group() as group:
             group.start_soon(desk.warm)
             await anyio.wait_all_tasks_blocked()
@@ -77,7 +78,7 @@ async def test_an_answer_and_the_end_of_the_session_end_its_warming(end: str) ->
 async def test_a_warming_leaves_alone_the_one_that_came_after_it() -> None:
     """The first is told to stop, and ends when the second is there."""
     desk = Desk()
-    with anyio.fail_after(60):
+    with anyio.fail_after(PATIENCE_S):
         async with anyio.create_task_group() as group:
             group.start_soon(desk.warm)
             await anyio.wait_all_tasks_blocked()

@@ -4,6 +4,7 @@ import pytest
 
 from duologue.engines.backend import BURST, incoming
 from duologue.engines.engine import CloseSession, Command
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -60,7 +61,7 @@ async def test_commands_that_come_later_are_given_too() -> None:
     async def listen() -> None:
         heard.extend([command.session async for command in incoming(receive)])
 
-    with anyio.fail_after(30), send, receive:
+    with anyio.fail_after(PATIENCE_S), send, receive:
         async with anyio.create_task_group() as group:
             group.start_soon(listen)
             for name in "ab":

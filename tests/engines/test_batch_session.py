@@ -32,6 +32,7 @@ from duologue.engines.language import (
     TextPiece,
 )
 from duologue.engines.stand_ins import StandInLanguage
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -67,7 +68,7 @@ async def setting() -> AsyncIterator[Setting]:
     language = StandInLanguage()
     session = BatchSession("s", language, lambda output: at.said.append(output))
     at = Setting(language, session)
-    with anyio.fail_after(60):
+    with anyio.fail_after(PATIENCE_S):
         async with anyio.create_task_group() as group:
             await group.start(session.live)
             yield at

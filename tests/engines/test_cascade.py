@@ -65,10 +65,10 @@ from duologue.engines.voice_backend import PiperVoice
 from duologue.models.vision import WEIGHTS
 from duologue.models.weights import locate
 from duologue.models.whisper import Whisper
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE_S = 60.0
 END = Finished("completed", Usage())
 PAPER = CascadeConfig(
     recognizer="/r",
@@ -221,7 +221,7 @@ async def test_it_ends_when_its_language_model_has_gone() -> None:
     language.remote = True
     parts = Parts(StandInRecognizer(), StandInDetector(), (StandInSynthesizer(voices=("joe",)),))
     backend = CascadeBackend(PAPER, Pulse(), language=language, load=lambda _: parts)
-    with pytest.raises(BaseExceptionGroup) as caught, anyio.fail_after(60):
+    with pytest.raises(BaseExceptionGroup) as caught, anyio.fail_after(PATIENCE_S):
         async with running(backend):
             gone.set()
             await anyio.sleep_forever()

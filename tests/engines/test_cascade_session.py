@@ -45,10 +45,10 @@ from duologue.engines.stand_ins import (
     StandInSynthesizer,
 )
 from duologue.models.voice import VoiceCatalogue
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE_S = 60.0
 END = Finished("completed", Usage())
 
 

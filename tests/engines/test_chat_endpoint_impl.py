@@ -35,10 +35,10 @@ from duologue.engines.language import (
     LanguageError,
     TextPiece,
 )
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE_S = 60.0
 KEY = "sk-very-secret-0123456789"
 Behaviour = Callable[[Request], Awaitable[Response]]
 

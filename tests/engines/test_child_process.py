@@ -6,6 +6,7 @@ import anyio
 import pytest
 
 from duologue.engines.child_process import start_child
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -13,7 +14,7 @@ ECHO = "import os\nwhile data := os.read(0, 100): os.write(1, data)\nraise Syste
 
 
 async def test_what_it_is_told_and_says_goes_through_its_standard_streams() -> None:
-    with anyio.fail_after(60):
+    with anyio.fail_after(PATIENCE_S):
         child = await start_child([sys.executable, "-c", ECHO], os.environ)
         await child.stdin.send(b"hello")
         assert await child.stdout.receive() == b"hello"
@@ -27,7 +28,7 @@ async def test_what_it_is_told_and_says_goes_through_its_standard_streams() -> N
 
 
 async def test_one_that_is_killed_says_so() -> None:
-    with anyio.fail_after(60):
+    with anyio.fail_after(PATIENCE_S):
         child = await start_child([sys.executable, "-c", ECHO], os.environ)
         with anyio.move_on_after(0):
             await child.wait()
@@ -40,7 +41,7 @@ async def test_it_gets_its_environment_and_the_descriptors_that_are_passed() -> 
     program = "import os\nos.write(1, os.environ['WORD'].encode() + os.read({}, 100))"
     source, sink = os.pipe()
     try:
-        with anyio.fail_after(60):
+        with anyio.fail_after(PATIENCE_S):
             command = [sys.executable, "-c", program.format(source)]
             child = await start_child(command, {"WORD": "heard "}, [source])
             os.write(sink, b"through the pipe")

@@ -31,6 +31,7 @@ from duologue.engines.duplex_stream import DuplexRefused
 from duologue.engines.engine import EngineFull
 from duologue.engines.in_process import open_in_process
 from duologue.engines.pulse import Pulse
+from tests.patience import PATIENCE_S
 from tests.talker import PERIOD_S, Clock, Here, Setting, level, setting
 
 pytestmark = pytest.mark.anyio
@@ -270,6 +271,6 @@ async def test_a_closed_session_leaves_its_slot() -> None:
             talker = await here.open(name)
             await talker.talk()
             await talker.stream.aclose()
-            with anyio.fail_after(60):
+            with anyio.fail_after(PATIENCE_S):
                 while not here.backend.scheduler.fits():
                     await anyio.lowlevel.checkpoint()

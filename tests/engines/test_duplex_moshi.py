@@ -33,6 +33,7 @@ from duologue.engines.duplex_stream import DuplexRefused
 from duologue.engines.lockstep import Lockstep
 from duologue.engines.moshi_options import MoshiOptions
 from duologue.models.moshi.kyutai_layout import UnsupportedCheckpoint
+from tests.patience import PATIENCE_S
 from tests.random_moshi import make_random_moshi
 from tests.talker import PERIOD_S, Setting, Talker, setting
 
@@ -114,7 +115,7 @@ async def test_eight_sessions_that_come_and_go_say_what_each_says_alone(model: M
 
 
 async def _left(here: Setting, sessions: int) -> None:
-    with anyio.fail_after(60):
+    with anyio.fail_after(PATIENCE_S):
         while len(here.backend.scheduler) > sessions:
             await anyio.lowlevel.checkpoint()
 

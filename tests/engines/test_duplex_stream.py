@@ -18,11 +18,10 @@ from duologue.engines.lifeline import WorkerConfig
 from duologue.engines.remote import RemoteEngine
 from duologue.engines.script import ScriptedOptions
 from duologue.engines.supervisor import Supervisor
+from tests.patience import PATIENCE_S
 from tests.talker import frame
 
 pytestmark = pytest.mark.anyio
-
-PATIENCE_S = 60.0
 
 
 @asynccontextmanager

@@ -38,6 +38,7 @@ from duologue.engines.scribes import Scribes
 from duologue.engines.script import ScriptedOptions
 from duologue.engines.scripted import ScriptedBackend
 from duologue.engines.spoken_turns import PAUSE_TICKS
+from tests.patience import PATIENCE_S
 from tests.talker import PERIOD_S, Clock, setting
 
 pytestmark = pytest.mark.anyio
@@ -59,7 +60,7 @@ class Talk:
 
     async def next(self, kind: type[Kind]) -> Kind:
         """The next output of a kind; others on the way are passed over."""
-        with anyio.fail_after(60):
+        with anyio.fail_after(PATIENCE_S):
             while True:
                 output: Output = await self.stream.receive()
                 if isinstance(output, kind):
@@ -67,7 +68,7 @@ class Talk:
 
     async def until_offered(self, samples: np.ndarray) -> int:
         """Say this until the model begins to speak; how many frames it took."""
-        with anyio.fail_after(60):
+        with anyio.fail_after(PATIENCE_S):
             frames = 0
             while True:
                 frames += 1
@@ -148,7 +149,7 @@ async def test_an_answer_to_which_the_model_says_nothing_ends_empty() -> None:
     async with talking() as talk:
         talk.hear(SILENT)
         talk.ask(1, "are you there?")
-        with anyio.fail_after(60):
+        with anyio.fail_after(PATIENCE_S):
             while True:
                 talk.hear(SILENT)
                 with anyio.move_on_after(0.01):
@@ -226,12 +227,12 @@ async def test_a_recogniser_beside_the_model_writes_down_what_the_user_says() ->
             await anyio.lowlevel.checkpoint()
             stream.send(Hear("u", 0, bytes(3200), session="s"))
             stream.send(EndUtterance("u", 1600, session="s"))
-            with anyio.fail_after(60):
+            with anyio.fail_after(PATIENCE_S):
                 written = await stream.receive()
         assert written.text == "Good day."
         talk.hear(LOUD)
         await talk.next(SpeechOffered)
         await stream.aclose()
-        with anyio.fail_after(60):
+        with anyio.fail_after(PATIENCE_S):
             while recognizer.sessions:
                 await anyio.lowlevel.checkpoint()

@@ -34,6 +34,7 @@ from duologue.engines.lanes import (
 from duologue.engines.shared_memory import OutgoingMemory
 from duologue.engines.unix_stream import UnixStream
 from tests.engines.wire import Wire, framed
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -49,7 +50,7 @@ async def test_messages_cross_a_socket_in_order(
     received: list[ToWorker] = []
     async with anyio.create_task_group() as group:
         group.start_soon(near.flush)
-        with anyio.fail_after(60):
+        with anyio.fail_after(PATIENCE_S):
             while len(received) < len(heard):
                 received += await far.receive()
     assert received == heard
@@ -88,7 +89,7 @@ async def test_a_lane_breaks_when_the_other_side_takes_nothing(
 ) -> None:
     lane = gateway_lane(sockets[0], LaneLimits(stall_s=0.01))
     lane.send(Hear("u", 0, bytes(4 * 2**20), session="s"))
-    with anyio.fail_after(60), pytest.raises(LaneBroken, match="nothing was taken"):
+    with anyio.fail_after(PATIENCE_S), pytest.raises(LaneBroken, match="nothing was taken"):
         await lane.pump()
 
 
@@ -99,7 +100,7 @@ async def test_what_finds_the_socket_full_arrives_in_its_order(
     near, far = gateway_lane(sockets[0], limits), worker_lane(sockets[1], limits)
     heard: list[object] = []
     sent = 0
-    with anyio.fail_after(60):
+    with anyio.fail_after(PATIENCE_S):
         async with anyio.create_task_group() as group:
             group.start_soon(near.pump)
             for _ in range(8):
@@ -120,7 +121,7 @@ async def test_a_pumped_lane_writes_without_another_task(
 ) -> None:
     """All of one turn of the event loop in one frame, at its end."""
     near, far = gateway_lane(sockets[0], LaneLimits()), worker_lane(sockets[1], LaneLimits())
-    with anyio.fail_after(60):
+    with anyio.fail_after(PATIENCE_S):
         async with anyio.create_task_group() as group:
             group.start_soon(near.pump)
             await anyio.wait_all_tasks_blocked()
@@ -183,7 +184,7 @@ async def test_who_waits_for_messages_is_told_of_the_close(
             await lane.receive()
         told.append(str(caught.value))
 
-    with anyio.fail_after(60):
+    with anyio.fail_after(PATIENCE_S):
         async with anyio.create_task_group() as group:
             group.start_soon(receive)
             await anyio.wait_all_tasks_blocked()
@@ -200,7 +201,7 @@ async def test_a_pump_ends_when_the_other_side_has_gone(
         with pytest.raises(LaneBroken, match="closed"):
             await lane.pump()
 
-    with anyio.fail_after(60):
+    with anyio.fail_after(PATIENCE_S):
         async with anyio.create_task_group() as group:
             group.start_soon(pump)
             await anyio.wait_all_tasks_blocked()
@@ -233,7 +234,7 @@ async def exchanged(near: Lane[ToGateway], far: Lane[ToWorker], *messages: Comma
     found: list[object] = []
     async with anyio.create_task_group() as group:
         group.start_soon(near.flush)
-        with anyio.fail_after(60):
+        with anyio.fail_after(PATIENCE_S):
             while len(found) < len(messages):
                 found += await far.receive()
     return found
@@ -463,6 +464,6 @@ async def test_a_lane_breaks_when_the_other_side_does_not_even_take_the_offer(
         pass
     lane = gateway_lane(sockets[0], LaneLimits(stall_s=0.01))
     lane.send(LARGE)
-    with anyio.fail_after(60), pytest.raises(LaneBroken, match="nothing was taken"):
+    with anyio.fail_after(PATIENCE_S), pytest.raises(LaneBroken, match="nothing was taken"):
         await lane.flush()
     await lane.aclose()

@@ -35,6 +35,7 @@ from duologue.engines.lanes import (
 )
 from duologue.engines.unix_stream import UnixStream
 from tests.engines.wire import Wire, framed
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -134,7 +135,7 @@ async def test_a_link_ends_with_the_first_lane_that_breaks(
     async def ignore(messages: list[ToWorker]) -> None:
         pass
 
-    with anyio.fail_after(60):
+    with anyio.fail_after(PATIENCE_S):
         assert "decoded" in await link.run(ignore, ignore)
         with pytest.raises(anyio.EndOfStream):
             await sockets[1].receive(100)
@@ -150,7 +151,7 @@ async def test_a_link_that_was_failed_keeps_the_first_reason(
     async def ignore(messages: list[ToWorker]) -> None:
         pass
 
-    with anyio.fail_after(60):
+    with anyio.fail_after(PATIENCE_S):
         assert await link.run(ignore, ignore) == "first"
 
 

@@ -2,6 +2,7 @@ import anyio
 import pytest
 
 from duologue.engines.live_calls import LiveCalls
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -26,7 +27,7 @@ async def test_it_is_quiet_when_the_last_call_is_over() -> None:
 
 
 async def test_nobody_waits_where_nothing_runs() -> None:
-    with anyio.fail_after(60):
+    with anyio.fail_after(PATIENCE_S):
         await LiveCalls().quiet()
 
 

@@ -26,10 +26,9 @@ from duologue.engines.llama_language import BURST, LlamaLanguage
 from duologue.engines.llama_prompts import LlamaStage
 from duologue.engines.pulse import Pulse
 from duologue.engines.stand_ins import StandInCompleter
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
-
-PATIENCE_S = 60.0
 
 
 @asynccontextmanager

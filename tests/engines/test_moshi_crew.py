@@ -37,6 +37,8 @@ from duologue.engines.moshi_orders import (
 )
 from duologue.engines.rank_group import open_meeting
 from duologue.models.moshi.moshi_config import GREEDY, SamplingChoice
+from tests.engines.follow_order import small_follow
+from tests.patience import PATIENCE_S
 from tests.random_moshi import make_random_moshi
 
 # Processes are started, each of which imports torch.
@@ -45,8 +47,6 @@ pytestmark = pytest.mark.timeout(300)
 SLOTS = 3
 WINDOW = 8
 PICKY = SamplingChoice(seed=3)
-PATIENCE_S = 250.0
-"""For what ends at once, on a machine that does much else."""
 
 
 @pytest.fixture(scope="module")
@@ -211,17 +211,7 @@ def test_a_session_that_rested_goes_on_where_it_was(pair: Pair) -> None:
 
 
 def follow(folder: Path, rank: int = 1) -> Follow:
-    return Follow(
-        folder=str(folder),
-        rank=rank,
-        ranks=2,
-        device="cpu",
-        dtype="float32",
-        kv_dtype="",
-        weights="",
-        slots=SLOTS,
-        pages=SLOTS * 4,
-    )
+    return small_follow(str(folder), rank=rank, slots=SLOTS, pages=SLOTS * 4)
 
 
 def test_a_rank_that_is_lost_is_told_of(folder: Path) -> None:

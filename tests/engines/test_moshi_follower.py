@@ -18,7 +18,6 @@ from duologue.engines.moshi_orders import (
     ClearSlot,
     CopySlot,
     Failed,
-    Follow,
     Forget,
     KeepSlot,
     Order,
@@ -28,19 +27,10 @@ from duologue.engines.moshi_orders import (
 )
 from duologue.models.moshi.moshi_config import TransformerConfig
 from duologue.models.moshi.transformer import TemporalTransformer
+from tests.engines.follow_order import small_follow
 
 SLOTS = 3
-TOLD = Follow(
-    folder="/nowhere",
-    rank=1,
-    ranks=2,
-    device="cpu",
-    dtype="float32",
-    kv_dtype="",
-    weights="",
-    slots=SLOTS,
-    pages=6,
-)
+TOLD = small_follow(slots=SLOTS, pages=6)
 
 
 class Given:

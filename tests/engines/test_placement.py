@@ -16,6 +16,7 @@ from duologue.engines.in_process import open_in_process
 from duologue.engines.placement import PlacedEngine, by_queue, by_room
 from duologue.engines.script import ScriptedOptions
 from duologue.engines.scripted import ScriptedBackend
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -87,7 +88,7 @@ async def test_all_that_a_session_asks_goes_to_the_worker_that_took_it() -> None
                 stream.send(Respond(generation, request, session=name))
         for stream in streams.values():
             ends = 0
-            with anyio.fail_after(60):
+            with anyio.fail_after(PATIENCE_S):
                 while ends < 4:
                     ends += isinstance(await stream.receive(), ResponseEnded)
         asked = [
@@ -120,7 +121,7 @@ async def test_without_a_ready_worker_the_engine_is_unavailable() -> None:
 async def test_the_engine_is_ready_with_its_first_worker() -> None:
     one, two = Worker("one", ready=False), Worker("two", ready=False)
     engine = PlacedEngine([one, two])
-    with anyio.fail_after(60):
+    with anyio.fail_after(PATIENCE_S):
         async with anyio.create_task_group() as group:
             group.start_soon(engine.wait_ready)
             await anyio.wait_all_tasks_blocked()

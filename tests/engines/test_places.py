@@ -40,6 +40,7 @@ from duologue.engines.lanes import (
 from duologue.engines.places import BackendStuck, Places, listen
 from duologue.engines.unix_stream import connect
 from duologue.engines.worker_directory import socket_paths
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -114,7 +115,7 @@ async def house(
     send, receive = anyio.create_memory_object_stream[Command](queued)
     places = Places(send, limits=limits or LaneLimits(), retry_after_s=3.0, batch_limit=2)
     places.open(spec, capacity)
-    with anyio.fail_after(60):
+    with anyio.fail_after(PATIENCE_S):
         async with send, receive, listen(directory, places):
             built = House(directory, places, receive)
             yield built

@@ -40,10 +40,10 @@ from duologue.engines.recognition import (
     words_with_spaces,
 )
 from duologue.engines.stand_ins import StandInDetector, StandInRecognizer
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE_S = 60.0
 RATE = 16_000
 
 

@@ -31,6 +31,7 @@ from duologue.engines.recognizer_backend import RecognizerBackend, RecognizerCon
 from duologue.engines.remote import RemoteEngine, RemoteStream
 from duologue.engines.stand_ins import StandInRecognizer
 from duologue.models.weights import locate
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -48,7 +49,7 @@ async def listening(recognizer: Recognizer, capacity: int = 2) -> AsyncIterator[
 
 async def until_final(stream: RemoteStream) -> list[Output]:
     outputs: list[Output] = []
-    with anyio.fail_after(60):
+    with anyio.fail_after(PATIENCE_S):
         while not outputs or not isinstance(outputs[-1], TranscriptFinal):
             outputs.append(await stream.receive())
     return outputs
@@ -85,7 +86,7 @@ async def test_whoever_pauses_is_done_and_words_have_their_times() -> None:
         stream.send(Hear("u", 0, LOUD, session="s"))
         stream.send(JudgeTurn("u", len(LOUD) // 2, session="s"))
         stream.send(AlignSpeech("r", "one two", bytes(48_000), session="s"))
-        with anyio.fail_after(60):
+        with anyio.fail_after(PATIENCE_S):
             answers = {type(await stream.receive()) for _ in range(2)}
         assert answers == {TurnJudged, SpeechAligned}
 

@@ -19,10 +19,9 @@ from duologue.engines.stand_ins import (
 )
 from duologue.engines.voice_trial import WORDS
 from duologue.models.voice import VoiceCatalogue
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
-
-PATIENCE_S = 60.0
 
 
 class Cast:

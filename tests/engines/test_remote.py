@@ -38,6 +38,7 @@ from duologue.engines.scripted import ScriptedBackend
 from duologue.engines.supervisor import SupervisionRules
 from duologue.engines.unix_stream import UnixStream, listen_at
 from duologue.engines.worker_directory import socket_paths
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -115,14 +116,14 @@ async def test_two_gateways_share_the_places() -> None:
     async with open_in_process(scripted(capacity=1)) as engine:
         other = RemoteEngine(engine.directory)
         async with anyio.create_task_group() as group:
-            with anyio.fail_after(60):
+            with anyio.fail_after(PATIENCE_S):
                 await group.start(other.run)
             stream = await engine.open("s")
             with pytest.raises(EngineFull):
                 await other.open("s")
             await stream.aclose()
             theirs = None
-            with anyio.fail_after(60):
+            with anyio.fail_after(PATIENCE_S):
                 while theirs is None:
                     # The close goes another way than the open, and may be behind it.
                     with suppress(EngineFull):
@@ -180,7 +181,7 @@ async def test_a_worker_that_does_not_welcome_is_knocked_at_again(
 
     engine = RemoteEngine(tmp_path, RemoteLimits(retry_s=0.001))
     control, data = socket_paths(tmp_path)
-    with anyio.fail_after(60):
+    with anyio.fail_after(PATIENCE_S):
         async with (
             listen_at(control) as first,
             listen_at(data) as second,
@@ -204,7 +205,7 @@ async def test_what_is_heard_is_answered() -> None:
         stream.send(JudgeTurn("u", 1600, session="s"))
         stream.send(EndUtterance("u", 1600, session="s"))
         outputs: list[Output] = []
-        with anyio.fail_after(60):
+        with anyio.fail_after(PATIENCE_S):
             while not outputs or not isinstance(outputs[-1], TranscriptFinal):
                 outputs.append(await stream.receive())
         assert isinstance(outputs[0], TurnJudged)
@@ -312,7 +313,7 @@ async def test_a_lane_that_is_overfull_loses_the_worker_which_is_found_again(
         for stream in (flooding, other):
             assert await loss_of(stream) == []
             await stream.aclose()
-        with anyio.fail_after(60):
+        with anyio.fail_after(PATIENCE_S):
             await engine.wait_ready()
         again = await engine.open("again")
         again.send(ask("again", 1, "hello"))
@@ -326,7 +327,7 @@ async def test_the_depth_of_an_inbox_can_be_read(ask: Ask) -> None:
         stream.send(ask("s", 1, "hello"))
         first = await stream.receive()
         assert isinstance(first, SpeechGenerated)
-        with anyio.fail_after(60):
+        with anyio.fail_after(PATIENCE_S):
             while stream.waiting < 30:
                 await anyio.lowlevel.checkpoint()
         await stream.aclose()
@@ -354,7 +355,7 @@ async def test_the_death_of_a_worker_is_told_to_every_session_and_the_next_one_i
         assert not engine.ready
         with pytest.raises(EngineUnavailable):
             await engine.open("speaking")
-        with anyio.fail_after(60):
+        with anyio.fail_after(PATIENCE_S):
             await engine.wait_ready()
         again = await engine.open("speaking")
         again.send(ask("speaking", 2, "hello"))
@@ -372,7 +373,7 @@ async def test_a_worker_that_drains_takes_no_more_sessions(
         stream.send(ask("s", 1, "hello"))
         await supervisor.drain(60)
         refused = False
-        with anyio.fail_after(60):
+        with anyio.fail_after(PATIENCE_S):
             while not refused:
                 assert isinstance(await stream.receive(), SpeechGenerated)
                 refused = not engine.ready

@@ -25,6 +25,7 @@ from duologue.engines.engine import (
     TranscriptFinal,
 )
 from duologue.engines.scribes import AWAY, BEHIND, MOST_WAITING, Scribe, Scribes, Written
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -118,7 +119,7 @@ async def desk(*refusals: EngineFull | EngineUnavailable) -> AsyncIterator[Desk]
     recognizers = Recognizers()
     recognizers.refusals += refusals
     written: list[Written] = []
-    with anyio.fail_after(60):
+    with anyio.fail_after(PATIENCE_S):
         async with Scribes(recognizers) as scribes:
             made = Desk(recognizers, scribes, scribes.open("s", written.append), written)
             await made.settle()

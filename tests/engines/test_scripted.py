@@ -17,6 +17,7 @@ from duologue.engines.pulse import Pulse
 from duologue.engines.script import Clause, Reply, ScriptedOptions
 from duologue.engines.scripted import ScriptedBackend, create_backend
 from duologue.engines.stamps import read_stamp
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -47,14 +48,14 @@ async def test_speech_is_never_early() -> None:
             await group.start(backend.run, receive, emit)
             await send.send(OpenSession(session="s"))
             await send.send(respond("s"))
-            with anyio.fail_after(60):
+            with anyio.fail_after(PATIENCE_S):
                 await ended.wait()
     assert early == []
 
 
 async def test_it_ends_when_the_commands_end() -> None:
     send, receive = anyio.create_memory_object_stream[Command](8)
-    with anyio.fail_after(60):
+    with anyio.fail_after(PATIENCE_S):
         async with receive, anyio.create_task_group() as group:
             await group.start(ScriptedBackend().run, receive, lambda output: None)
             send.close()
@@ -87,7 +88,7 @@ async def test_what_is_due_at_once_comes_before_what_is_due_later() -> None:
             )
             await send.send(msgspec.structs.replace(slow, request=request))
             await send.send(respond("quick"))
-            with anyio.fail_after(60):
+            with anyio.fail_after(PATIENCE_S):
                 await both.wait()
     assert ended == ["quick", "slow"]
 

@@ -6,6 +6,7 @@ import pytest
 
 from duologue.engines.socket_stream import SocketStream
 from duologue.engines.unix_stream import UnixStream
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -22,7 +23,7 @@ async def test_bytes_arrive_however_many_there_are(pair: Pair) -> None:
     near, far = pair
     data = bytes(range(256)) * 20_000
     received = bytearray()
-    with anyio.fail_after(60):
+    with anyio.fail_after(PATIENCE_S):
         async with anyio.create_task_group() as group:
             group.start_soon(near.send, data)
             while len(received) < len(data):
@@ -57,7 +58,7 @@ async def test_a_closed_stream_is_closed_for_good(pair: Pair) -> None:
 
 async def test_closing_wakes_a_reader(pair: Pair) -> None:
     near, far = pair
-    with anyio.fail_after(60), pytest.raises(ExceptionGroup) as raised:
+    with anyio.fail_after(PATIENCE_S), pytest.raises(ExceptionGroup) as raised:
         async with anyio.create_task_group() as group:
             group.start_soon(near.receive, 1)
             await anyio.wait_all_tasks_blocked()

@@ -15,6 +15,7 @@ from duologue.engines.pulse import Reading
 from duologue.engines.remote import RemoteEngine, RemoteStream
 from duologue.engines.script import Clause, Reply, ScriptedOptions
 from duologue.engines.supervisor import Backoff, SupervisionRules, Supervisor, Watch
+from tests.patience import PATIENCE_S
 
 RULES = SupervisionRules(
     ready_s=60, silence_s=3, step_s=20, backoff_s=0.1, backoff_limit_s=30, healthy_s=30
@@ -126,7 +127,7 @@ async def test_a_stopped_worker_is_noticed_killed_and_replaced(
         os.kill(supervisor.pid, signal.SIGSTOP)
         await loss_of(stream)
         await stream.aclose()
-        with anyio.fail_after(60):
+        with anyio.fail_after(PATIENCE_S):
             await engine.wait_ready()
         assert "no heartbeat" in supervisor.last_fault
         assert supervisor.restarts == 1
@@ -143,7 +144,7 @@ async def test_a_worker_with_a_hung_step_is_replaced(
         stream.send(ask("s", 1, "hello"))
         assert len(await loss_of(stream)) == 1
         await stream.aclose()
-        with anyio.fail_after(60):
+        with anyio.fail_after(PATIENCE_S):
             await deployment.engine.wait_ready()
         assert "a step has run" in deployment.supervisor.last_fault
 
@@ -154,7 +155,7 @@ async def test_a_worker_that_can_not_start_is_tried_again(nothing_is_left: Left)
     supervisor = Supervisor(config(ScriptedOptions(start_failure="no weights")), rules)
     async with anyio.create_task_group() as group:
         group.start_soon(supervisor.run)
-        with anyio.fail_after(60):
+        with anyio.fail_after(PATIENCE_S):
             while supervisor.restarts < 2:
                 await supervisor.wait_change()
         assert supervisor.last_fault == "it could not start: RuntimeError: no weights"
@@ -171,7 +172,7 @@ async def test_a_process_that_can_not_be_made_is_tried_again(
     supervisor = Supervisor(config(), rules)
     async with anyio.create_task_group() as group:
         group.start_soon(supervisor.run)
-        with anyio.fail_after(60):
+        with anyio.fail_after(PATIENCE_S):
             while supervisor.restarts < 2:
                 await supervisor.wait_change()
         assert "could not be started" in supervisor.last_fault
@@ -200,7 +201,7 @@ async def test_a_worker_that_goes_wrong_is_ended_and_its_fault_is_told(
     supervisor = Supervisor(config(), msgspec.structs.replace(RULES, backoff_s=60, stop_s=0.1))
     async with anyio.create_task_group() as group:
         group.start_soon(supervisor.run)
-        with anyio.fail_after(60):
+        with anyio.fail_after(PATIENCE_S):
             while supervisor.state != "waiting":
                 await supervisor.wait_change()
         assert fault in supervisor.last_fault
@@ -216,7 +217,7 @@ async def test_a_worker_that_is_not_ready_in_time_is_killed(
     supervisor = Supervisor(config(), rules)
     async with anyio.create_task_group() as group:
         group.start_soon(supervisor.run)
-        with anyio.fail_after(60):
+        with anyio.fail_after(PATIENCE_S):
             while supervisor.state != "waiting":
                 await supervisor.wait_change()
         assert "not ready within" in supervisor.last_fault
@@ -246,7 +247,7 @@ async def test_a_supervisor_can_be_cancelled_in_any_state(
     supervisor = Supervisor(config(), RULES)
     async with anyio.create_task_group() as group:
         group.start_soon(supervisor.run)
-        with anyio.fail_after(60):
+        with anyio.fail_after(PATIENCE_S):
             while supervisor.state != state or supervisor.pid is None:
                 await supervisor.wait_change()
         group.cancel_scope.cancel()
@@ -259,7 +260,7 @@ async def test_a_worker_that_does_not_end_in_order_is_killed(nothing_is_left: Le
     supervisor = Supervisor(config(), rules)
     async with anyio.create_task_group() as group:
         group.start_soon(supervisor.run)
-        with anyio.fail_after(60):
+        with anyio.fail_after(PATIENCE_S):
             while supervisor.state != "ready":
                 await supervisor.wait_change()
         assert supervisor.pid is not None
@@ -276,7 +277,7 @@ async def test_a_drained_worker_ends_with_its_last_session_and_is_not_replaced(
     engine = RemoteEngine(supervisor.directory)
     async with anyio.create_task_group() as group:
         group.start_soon(engine.run)
-        with anyio.fail_after(60):
+        with anyio.fail_after(PATIENCE_S):
             async with anyio.create_task_group() as supervising:
                 supervising.start_soon(supervisor.run)
                 await engine.wait_ready()
@@ -295,7 +296,7 @@ async def test_a_drain_has_a_deadline(nothing_is_left: Left) -> None:
     engine = RemoteEngine(supervisor.directory)
     async with anyio.create_task_group() as group:
         group.start_soon(engine.run)
-        with anyio.fail_after(60):
+        with anyio.fail_after(PATIENCE_S):
             async with anyio.create_task_group() as supervising:
                 supervising.start_soon(supervisor.run)
                 await engine.wait_ready()
@@ -310,7 +311,7 @@ async def test_a_drain_has_a_deadline(nothing_is_left: Left) -> None:
 async def test_a_drain_before_the_start_ends_the_supervisor(nothing_is_left: Left) -> None:
     supervisor = Supervisor(config(), RULES)
     await supervisor.drain(1)
-    with anyio.fail_after(60):
+    with anyio.fail_after(PATIENCE_S):
         await supervisor.run()
     assert nothing_is_left(supervisor)
 
@@ -320,7 +321,7 @@ async def test_a_directory_that_was_given_is_kept(tmp_path: Path) -> None:
     supervisor = Supervisor(config(directory=str(tmp_path)), RULES)
     async with anyio.create_task_group() as group:
         group.start_soon(supervisor.run)
-        with anyio.fail_after(60):
+        with anyio.fail_after(PATIENCE_S):
             while supervisor.state != "ready":
                 await supervisor.wait_change()
         group.cancel_scope.cancel()

@@ -20,12 +20,11 @@ from duologue.engines.pulse import Pulse
 from duologue.engines.transformers_impl import Choice, Memory
 from duologue.engines.transformers_language import BURST, TransformersLanguage
 from duologue.engines.transformers_stage import TransformersStage
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
 WORDS = 12
-PATIENCE_S = 60.0
-"""For what must happen: a bound for failures, not a figure."""
 
 
 class StandInModel:

@@ -6,6 +6,7 @@ import anyio
 import pytest
 
 from duologue.engines.unix_stream import DESCRIPTORS, UnixStream, connect, listen_at
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -38,7 +39,7 @@ async def test_connections_are_served_side_by_side_until_the_listener_ends(
         await stream.send(await stream.receive(100))
         await stream.aclose()
 
-    with anyio.fail_after(60):
+    with anyio.fail_after(PATIENCE_S):
         async with listen_at(path) as listener:
             async with anyio.create_task_group() as group:
                 group.start_soon(listener.serve, echo)

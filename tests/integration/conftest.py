@@ -16,10 +16,9 @@ from websockets.asyncio.client import ClientConnection, connect
 
 from load_tests.recordings import RATE, decode
 from load_tests.server import Server, serving
+from tests.patience import PATIENCE_S
 
 QUESTION = Path(__file__).parent.parent / "data" / "question.wav"
-PATIENCE = 60.0
-"""Seconds after which a test gives up waiting: none of them waits that long when all is well."""
 
 Event = dict[str, Any]
 _STRICT: TypeAdapter[RealtimeServerEvent] = TypeAdapter(RealtimeServerEvent)
@@ -50,7 +49,7 @@ class Wire:
     def __init__(self, socket: ClientConnection) -> None:
         self.socket = socket
         self.seen: list[Event] = []
-        self.patience = PATIENCE
+        self.patience = PATIENCE_S
 
     async def send(self, kind: str, **fields: object) -> None:
         await self.socket.send(json.dumps({"type": kind, **fields}))
@@ -124,7 +123,7 @@ class Wire:
 
     async def works(self) -> None:
         """The session can still hold a conversation."""
-        with anyio.fail_after(PATIENCE):
+        with anyio.fail_after(PATIENCE_S):
             await self.send("session.update", session={"type": "realtime"}, event_id="alive")
             await self.until("session.updated")
             await self.say("Are you there?")

@@ -16,6 +16,8 @@ import pytest
 import soxr
 from playwright.sync_api import Page, sync_playwright
 
+from tests.patience import PATIENCE_S
+
 pytestmark = [pytest.mark.browser, pytest.mark.weights]
 
 QUESTION = Path(__file__).parent.parent / "data" / "question.wav"
@@ -32,7 +34,7 @@ FLAGS = (
     "--use-fake-ui-for-media-stream",
     "--use-fake-device-for-media-stream",
 )
-PATIENCE_MS = 90_000
+PATIENCE_MS = 1000 * PATIENCE_S
 
 CALL = """
 async () => {

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from load_tests.server import Server, serving
+from tests.patience import PATIENCE_S
 from tests.ray_cluster import local_cluster
 
 pytest.importorskip("ray", reason="needs duologue[cluster]")
@@ -20,10 +21,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # Ray's own
     pytest.mark.timeout(900),
 ]
-
-
-PATIENCE_S = 240.0
-"""Between two events on a busy processor: a bound for failures, not a figure."""
 
 
 @pytest.fixture

@@ -14,12 +14,12 @@ from openai.types.realtime import RealtimeServerEvent
 from pydantic import TypeAdapter
 
 from load_tests.server import Server, serving
+from tests.patience import PATIENCE_S
 from tests.random_moshi import make_random_moshi
 
 pytestmark = [pytest.mark.anyio, pytest.mark.weights]
 
 STRICT: TypeAdapter[RealtimeServerEvent] = TypeAdapter(RealtimeServerEvent)
-PATIENCE = 60.0
 TONE = (8000 * np.sin(2 * np.pi * 500 * np.arange(24_000) / 24_000)).astype("<i2").tobytes()
 FRAME = 3840
 
@@ -61,7 +61,7 @@ class Session:
         return event
 
     async def until(self, kind: str) -> Any:
-        with anyio.fail_after(PATIENCE):
+        with anyio.fail_after(PATIENCE_S):
             while (event := await self.receive()).type != kind:
                 pass
         return event
@@ -143,7 +143,7 @@ async def test_a_moshi_is_heard_and_left(moshi_server: Server) -> None:
 
 async def test_a_moshi_is_heard_in_live_and_left(moshi_server: Server) -> None:
     client = AsyncOpenAI(api_key="none", base_url=f"{moshi_server.url}/v1")
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(PATIENCE_S):
         async with client, client.live.connect() as connection:
             await connection.session.start(session={"model": "any"})
             loudest, started = 0, False

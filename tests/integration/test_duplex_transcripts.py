@@ -14,10 +14,10 @@ import pytest
 from openai import AsyncOpenAI
 
 from load_tests.server import Server, serving
+from tests.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.anyio, pytest.mark.weights]
 
-PATIENCE = 60.0
 FRAME = 3840
 WRITTEN = "conversation.item.input_audio_transcription.{}"
 
@@ -68,7 +68,7 @@ class Talk:
                 await anyio.sleep(0.08)
 
     async def until(self, *kinds: str) -> Any:
-        with anyio.fail_after(PATIENCE):
+        with anyio.fail_after(PATIENCE_S):
             while True:
                 while self._told == len(self.seen):
                     await self._news.wait()

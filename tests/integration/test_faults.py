@@ -18,6 +18,7 @@ from websockets.frames import Frame, Opcode
 
 from duologue.sessions.playback import HEARD_SHARE
 from load_tests.server import Server, serving
+from tests.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.anyio, pytest.mark.weights]
 
@@ -42,7 +43,7 @@ async def sessions(server: Server) -> float:
 
 async def until_gone(server: Server, count: float = 0) -> None:
     """Wait until the server holds so many sessions."""
-    with anyio.fail_after(60):
+    with anyio.fail_after(PATIENCE_S):
         while await sessions(server) != count:  # noqa: ASYNC110 (it is another process)
             await anyio.sleep(0.02)
 
@@ -521,7 +522,7 @@ async def finished_with_error(wire: Any) -> Event:
 
 async def works_again(wire: Any) -> None:
     """The next answer that is not refused while the worker starts is a whole one."""
-    with anyio.fail_after(60):
+    with anyio.fail_after(PATIENCE_S):
         while True:
             await wire.say("Are you there?")
             await wire.send("response.create")
@@ -575,7 +576,7 @@ class RawSocket:
                 if len(data) >= start + size:
                     self._received = data[start + size :]
                     return data[0] & 15, data[start : start + size]
-            with anyio.fail_after(60):
+            with anyio.fail_after(PATIENCE_S):
                 self._received += await self.stream.receive()
 
     async def closed(self) -> int:

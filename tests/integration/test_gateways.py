@@ -19,6 +19,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from load_tests.server import COMMAND, Server, free_port, serving
 from tests.caller import Caller, calling
+from tests.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.anyio, pytest.mark.weights]
 
@@ -76,7 +77,7 @@ async def figures(server: Server) -> Sample:
 
 
 async def until_figures(server: Server, **wanted: float) -> None:
-    with anyio.fail_after(60):
+    with anyio.fail_after(PATIENCE_S):
         while True:
             found = await figures(server)
             if all(found.get(name) == value for name, value in wanted.items()):
@@ -91,7 +92,7 @@ async def until_both(server: Server) -> list[psutil.Process]:
 
 async def until_draining(server: Server) -> None:
     """Until only one of the two takes new connections."""
-    with anyio.fail_after(60):
+    with anyio.fail_after(PATIENCE_S):
         while len(listeners(server)) == 2:  # noqa: ASYNC110 - another process
             await anyio.sleep(0.02)
 
@@ -108,7 +109,7 @@ def listeners(server: Server) -> list[int]:
 
 async def holder(port: int, among: list[psutil.Process]) -> psutil.Process:
     """Which of them has taken the connection from our port."""
-    with anyio.fail_after(60):
+    with anyio.fail_after(PATIENCE_S):
         while True:
             for one in among:
                 for connection in one.net_connections("tcp"):
@@ -150,7 +151,7 @@ async def socket_to(
 
 
 async def until(wire: ClientConnection, kind: str) -> dict[str, Any]:
-    with anyio.fail_after(60):
+    with anyio.fail_after(PATIENCE_S):
         while True:
             event: dict[str, Any] = json.loads(await wire.recv())
             if event["type"] == kind:
@@ -158,7 +159,7 @@ async def until(wire: ClientConnection, kind: str) -> dict[str, Any]:
 
 
 async def close_code(wire: ClientConnection) -> int | None:
-    with anyio.fail_after(60):
+    with anyio.fail_after(PATIENCE_S):
         try:
             while True:
                 await wire.recv()
@@ -421,7 +422,7 @@ async def test_one_that_is_stopped_while_it_starts_stops_in_order() -> None:
     command = [*COMMAND, "--port", str(port), *OPTIONS]
     async with await anyio.open_process(command, stderr=subprocess.STDOUT) as process:
         assert process.stdout is not None
-        with anyio.fail_after(60):
+        with anyio.fail_after(PATIENCE_S):
             said = b""
             while b"Starting the model." not in said:
                 said += await process.stdout.receive()

@@ -19,12 +19,12 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from duologue.codecs.ogg_opus import OggOpusReader, OggOpusWriter
 from duologue.codecs.opus import OpusDecoder, OpusEncoder
 from load_tests.server import Server, serving
+from tests.patience import PATIENCE_S
 from tests.random_moshi import make_random_moshi
 
 pytestmark = pytest.mark.anyio
 
 CLIENT = Path(__file__).parent / "clients" / "moshi_client.py"
-PATIENCE = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -77,13 +77,13 @@ class Chat:
             await self.socket.send(b"\x01" + self.pages.packet(packet))
 
     async def begin(self) -> None:
-        with anyio.fail_after(PATIENCE):
+        with anyio.fail_after(PATIENCE_S):
             assert await self.socket.recv() == b"\x00"
         await self.socket.send(b"\x01" + self.pages.begin())
 
     async def hear(self) -> np.ndarray:
         """The sound of the next message that has any."""
-        with anyio.fail_after(PATIENCE):
+        with anyio.fail_after(PATIENCE_S):
             while True:
                 message = await self.socket.recv()
                 assert isinstance(message, bytes)
@@ -124,7 +124,7 @@ async def test_who_finds_no_place_is_told_to_come_again(echo_server: Server) -> 
         assert closed.value.rcvd is not None
         assert closed.value.rcvd.code == 1013
     # The place is given back.
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(PATIENCE_S):
         while True:
             try:
                 async with chatting(echo_server) as third:
@@ -137,7 +137,7 @@ async def test_who_finds_no_place_is_told_to_come_again(echo_server: Server) -> 
 async def test_sound_that_is_none_ends_the_conversation(echo_server: Server) -> None:
     with pytest.raises(ConnectionClosed) as closed:
         async with chatting(echo_server) as chat:
-            with anyio.fail_after(PATIENCE):
+            with anyio.fail_after(PATIENCE_S):
                 assert await chat.socket.recv() == b"\x00"
             page = OggOpusWriter(24_000, serial=1)._page(b"noise", 2)
             await chat.socket.send(b"\x01" + page)

@@ -13,6 +13,7 @@ from agents.realtime.model_inputs import RealtimeModelSendRawMessage
 from agents.realtime.session import RealtimeSession
 
 from load_tests.server import Server
+from tests.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.anyio, pytest.mark.weights]
 
@@ -62,7 +63,7 @@ class Run:
         return [event for event in self.events if event.type in ("error", "exception")]
 
     async def until(self, condition: Callable[[], object]) -> None:
-        with anyio.fail_after(60):
+        with anyio.fail_after(PATIENCE_S):
             while not condition():
                 await self._changed.wait()
 

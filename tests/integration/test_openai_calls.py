@@ -8,6 +8,7 @@ from aiortc import RTCSessionDescription
 from openai import AsyncOpenAI, NotFoundError
 
 from tests.caller import calling
+from tests.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.anyio, pytest.mark.weights]
 
@@ -28,7 +29,7 @@ async def test_a_call_is_made_watched_steered_and_hung_up(scripted_server: Any) 
         async with client.realtime.connect(call_id=call_id) as beside:
             assert (await beside.recv()).type == "session.created"
             await beside.response.create()
-            with anyio.fail_after(60):
+            with anyio.fail_after(PATIENCE_S):
                 while (await beside.recv()).type != "output_audio_buffer.started":
                     pass
             await caller.until(caller.heard)

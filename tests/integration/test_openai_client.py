@@ -15,6 +15,7 @@ from openai.types.websocket_reconnection import ReconnectingEvent
 from pydantic import TypeAdapter
 
 from load_tests.server import Server
+from tests.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.anyio, pytest.mark.weights]
 
@@ -39,7 +40,7 @@ class Session:
         self.types: list[str] = []
 
     async def until(self, kind: str) -> Any:
-        with anyio.fail_after(60):
+        with anyio.fail_after(PATIENCE_S):
             while True:
                 data = await self.connection.recv_bytes()
                 STRICT.validate_json(data)
@@ -252,7 +253,7 @@ async def test_an_error_names_the_event_that_caused_it_and_the_session_goes_on(
 ) -> None:
     async with open_session(server) as session:
         await session.connection.response.cancel(event_id="mine")
-        with anyio.fail_after(60):
+        with anyio.fail_after(PATIENCE_S):
             error: Any = await session.connection.recv()
         assert error.type == "error"
         assert (error.error.code, error.error.event_id) == ("response_cancel_not_active", "mine")
@@ -279,7 +280,7 @@ async def test_a_client_that_lost_its_connection_connects_again_by_itself(server
     async with open_session(server, on_reconnecting=reconnect, initial_delay=0.01) as session:
         await session.say("Hello.")
         session.connection._connection.transport.abort()
-        with anyio.fail_after(60):
+        with anyio.fail_after(PATIENCE_S):
             async for event in session.connection:
                 if event.type == "session.created":
                     break

@@ -17,6 +17,7 @@ from pydantic import TypeAdapter
 
 from load_tests.server import Server, serving
 from tests.caller import calling
+from tests.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.anyio, pytest.mark.weights]
 
@@ -53,7 +54,7 @@ class Talk:
         self.frames: list[bytes] = []
 
     async def next(self) -> Any:
-        with anyio.fail_after(60):
+        with anyio.fail_after(PATIENCE_S):
             data = await self.connection.recv_bytes()
         self.types.validate_json(data)
         event = self.connection.parse_event(data)
@@ -64,7 +65,7 @@ class Talk:
         return event
 
     async def until(self, kind: str, test: Callable[[Any], bool] = lambda event: True) -> Any:
-        with anyio.fail_after(60):
+        with anyio.fail_after(PATIENCE_S):
             while True:
                 event = await self.next()
                 if event.type == kind and test(event):

@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 from load_tests.server import Server, serving
+from tests.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.anyio, pytest.mark.weights]
 
@@ -35,7 +36,7 @@ async def test_a_spoken_turn_survives_the_death_of_the_voice(
 ) -> None:
     file = tmp_path / "voices.toml"
     file.write_text(DEPLOYMENT)
-    with serving(["--lite", "--deployment", str(file)]) as server, anyio.fail_after(240):
+    with serving(["--lite", "--deployment", str(file)]) as server, anyio.fail_after(PATIENCE_S):
         async with open_session(server) as wire:
             await wire.speak(question)
             await wire.until("response.output_audio.delta")

@@ -12,6 +12,7 @@ import pytest
 from openai import AsyncOpenAI
 
 from load_tests.server import Server, serving
+from tests.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.anyio, pytest.mark.weights]
 
@@ -57,7 +58,7 @@ def workers_of(server: Server) -> list[psutil.Process]:
 async def test_the_sessions_of_a_worker_stay_there_and_only_they_lose_by_its_death(
     two_workers: Server, open_session: Any
 ) -> None:
-    with anyio.fail_after(60):
+    with anyio.fail_after(PATIENCE_S):
         await until_places(two_workers, 2)
         # Each worker has one place, so the two sessions are apart.
         async with open_session(two_workers) as one, open_session(two_workers) as other:

@@ -41,10 +41,10 @@ from duologue.engines.remote import RemoteEngine, RemoteLimits, RemoteStream
 from duologue.engines.script import Clause, Reply, ScriptedOptions
 from duologue.engines.supervisor import SupervisionRules, Supervisor
 from duologue.engines.unix_stream import connect
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE_S = 60.0
 FAULTY = Path(__file__).parent / "faulty_worker.py"
 RULES = SupervisionRules(stop_s=2.0, backoff_s=0.01)
 ENDLESS = ScriptedOptions(replies=(Reply(clauses=(Clause("On and on.", 600_000),)),))

@@ -5,6 +5,7 @@ import pytest
 from websockets.asyncio.server import ServerConnection, serve
 
 from load_tests.binary_socket import FrameBuffer, SocketClosed, frame_of, open_binary
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -18,7 +19,7 @@ async def echo(connection: ServerConnection) -> None:
 async def test_messages_of_all_lengths_come_back(size: int) -> None:
     async with serve(echo, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
-        with anyio.fail_after(20):
+        with anyio.fail_after(PATIENCE_S):
             async with open_binary(f"http://127.0.0.1:{port}/") as socket:
                 message = bytes(index % 251 for index in range(size))
                 await socket.send(frame_of(message))
@@ -33,7 +34,7 @@ async def test_pings_are_answered_and_a_close_is_told() -> None:
 
     async with serve(hold, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
-        with anyio.fail_after(20):
+        with anyio.fail_after(PATIENCE_S):
             async with open_binary(f"http://127.0.0.1:{port}/") as socket:
                 assert await socket.receive() == [b"answered"]
                 with pytest.raises(SocketClosed, match="1013 full"):

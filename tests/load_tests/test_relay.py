@@ -6,6 +6,7 @@ from anyio.abc import SocketAttribute
 
 from load_tests.impairment import Impairment
 from load_tests.relay import Relay, open_relay, without_candidates
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -50,7 +51,7 @@ async def through(relay: Relay, packets: int) -> list[bytes]:
         tasks.start_soon(hear)
         for number in range(packets):
             await client.sendto(b"%d" % number, host, int(front))
-        with anyio.fail_after(60):
+        with anyio.fail_after(PATIENCE_S):
             while not arrived():  # noqa: ASYNC110 - packets come over real sockets
                 await anyio.sleep(0.005)
         tasks.cancel_scope.cancel()

@@ -29,6 +29,7 @@ from duologue.realtime.client import (
 from duologue.realtime.client_link import ConnectError as LinkError, address
 from load_tests.server import serving
 from tests.conftest import ScriptedServer
+from tests.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.anyio, pytest.mark.weights]
 
@@ -39,7 +40,7 @@ TRANSPORTS = ["websocket", "webrtc"]
 async def until(conversation: Conversation, kind: type[Any]) -> list[ConversationEvent]:
     """Events up to the first of a kind; that one is the last."""
     seen: list[ConversationEvent] = []
-    with anyio.fail_after(60):
+    with anyio.fail_after(PATIENCE_S):
         async for event in conversation:
             seen.append(event)
             if isinstance(event, kind):

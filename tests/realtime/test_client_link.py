@@ -20,6 +20,7 @@ from duologue.realtime.client import (
     connect,
 )
 from duologue.realtime.client_link import Disconnected, headers, one_line, read_message, refusal
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -83,7 +84,7 @@ def sending(*texts: str, close: tuple[int, str] | None = None) -> Any:
 
 
 async def failure(url: str, transport: Transport) -> str:
-    with pytest.raises(ConnectError) as caught, anyio.fail_after(250):
+    with pytest.raises(ConnectError) as caught, anyio.fail_after(PATIENCE_S):
         async with connect(url, transport=transport):
             pass
     return str(caught.value)
@@ -138,7 +139,7 @@ async def test_an_answer_that_is_no_sdp_is_refused(sdp: str) -> None:
 
 
 async def ended(url: str) -> tuple[list[Any], str]:
-    with anyio.fail_after(250):
+    with anyio.fail_after(PATIENCE_S):
         async with connect(url, transport="websocket") as conversation:
             events = [event async for event in conversation]
             return events, conversation.ended

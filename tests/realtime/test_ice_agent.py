@@ -13,6 +13,7 @@ from duologue.realtime.ice_agent import (
     bind_all,
     bind_one,
 )
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 HOME = ("127.0.0.1",)
@@ -72,7 +73,7 @@ async def test_servers_that_do_not_answer_hold_nothing_up_for_long(taken):
     nobody = ("127.0.0.1", taken)
     settings = IceSettings(addresses=HOME, stun=nobody, turn=nobody, gather_seconds=0.05)
     gatherer = IceGatherer(settings, controlling=False)
-    with anyio.fail_after(60):
+    with anyio.fail_after(PATIENCE_S):
         await gatherer.gather()
     assert len(gatherer.getLocalCandidates()) == 1
     await gatherer.agent.close()
@@ -85,7 +86,7 @@ async def connected(first, second):
         one.remote_username, one.remote_password = other.local_username, other.local_password
     for candidate in second.local_candidates:
         await first.add_remote_candidate(candidate)
-    with anyio.fail_after(60):
+    with anyio.fail_after(PATIENCE_S):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(first.connect)
             tasks.start_soon(second.connect)
@@ -100,6 +101,6 @@ async def test_a_peer_is_learnt_from_its_checks_and_lost_when_it_no_longer_answe
     await caller.send(b"hello")
     assert await ours.recv() == b"hello"
     await caller.close()
-    with anyio.fail_after(60):
+    with anyio.fail_after(PATIENCE_S):
         await lost.wait()
     await ours.close()

@@ -9,6 +9,7 @@ from hypothesis import given, strategies as st
 
 from duologue.realtime.pacer import ABOVE, LEAD, NEAR, PERIOD, SLOTS, STEP, Pacer, complexity_for
 from duologue.sessions.clock import ManualClock
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -236,7 +237,7 @@ async def test_who_is_hastened_while_the_beat_sleeps_is_in_time(
         await anyio.wait_all_tasks_blocked()
         pacer.hasten(member)
         clock.advance((LEAD + NEAR) * STEP)
-        with anyio.fail_after(60):
+        with anyio.fail_after(PATIENCE_S):
             await ticked.wait()
         tasks.cancel_scope.cancel()
 
@@ -291,6 +292,6 @@ async def test_it_runs_while_there_are_members_and_sleeps_without() -> None:
         for _ in range(2):
             done = anyio.Event()
             pacer.join(Countdown())
-            with anyio.fail_after(60):
+            with anyio.fail_after(PATIENCE_S):
                 await done.wait()
         tasks.cancel_scope.cancel()

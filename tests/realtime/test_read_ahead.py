@@ -6,6 +6,7 @@ import pytest
 from duologue.realtime.read_ahead import ReadAhead
 from duologue.sessions.events import CancelResponse, ClearAudio
 from duologue.sessions.ports import AudioBytes, TransportClosed
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -38,7 +39,7 @@ async def test_who_waits_for_room_goes_on_when_something_was_taken_or_it_is_clos
     for close in (False, True):
         queue = ahead(events=1)
         queue.put(ClearAudio(None))
-        with anyio.fail_after(60):
+        with anyio.fail_after(PATIENCE_S):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(queue.wait_for_room)
                 await anyio.lowlevel.checkpoint()

@@ -17,6 +17,7 @@ from duologue.realtime.rtc_media import AudioCodec, MediaTransport, _Router
 from duologue.realtime.rtp_receiver import AudioReceiver
 from duologue.realtime.rtp_sender import AudioSender
 from duologue.sessions.clock import MonotonicClock
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -98,7 +99,7 @@ async def test_what_one_side_plays_the_other_hears() -> None:
         )
         sender.start()
         sender.play(tone(300))
-        with anyio.fail_after(60):
+        with anyio.fail_after(PATIENCE_S):
             await done.wait()
             while sender.stats.rtt_ms is None:
                 # Reports go their own way, through the router of both sides.
@@ -132,7 +133,7 @@ async def test_packets_for_others_go_the_ordinary_way() -> None:
         right._rtp_router.register_receiver(theirs, [], [96])
         left.send_media(build_rtp(RtpPacket(111, False, 1, 0, 5, b"ours")))
         left.send_media(build_rtp(RtpPacket(96, False, 1, 0, 6, b"theirs")))
-        with anyio.fail_after(60):
+        with anyio.fail_after(PATIENCE_S):
             await done.wait()
         assert [packet.payload for packet in ours] == [b"ours"]
         assert arrived == [96]
@@ -161,7 +162,7 @@ async def test_a_listener_that_fails_is_not_given_more(caplog: pytest.LogCapture
 
         right.listen([111], broken)
         left.send_media(build_rtp(RtpPacket(111, False, 1, 0, 5, b"")))
-        with anyio.fail_after(60):
+        with anyio.fail_after(PATIENCE_S):
             await done.wait()
         assert right._listeners == {}
         assert "an audio receiver failed" in caplog.text

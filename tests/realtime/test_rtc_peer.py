@@ -5,14 +5,22 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
 import pytest
 
-from duologue.realtime.ice_agent import IceSettings
+from duologue.realtime.ice_agent import IceAgent, IceSettings, NoPortFree
 from duologue.realtime.pacer import Pacer
-from duologue.realtime.rtc_peer import Certificates, PeerFailed, PeerSettings, RtcPeer
+from duologue.realtime.rtc_peer import (
+    MOST_OFFERS,
+    Certificates,
+    PeerFailed,
+    PeerSettings,
+    RtcPeer,
+)
 from duologue.realtime.sdp_answer import choose
 from duologue.realtime.sdp_offer import Fingerprint, parse_offer
 from duologue.sessions.errors import ProtocolError
+from tests.patience import PATIENCE_S
 from tests.realtime.remote_peer import RemotePeer
 
 pytestmark = pytest.mark.anyio
@@ -63,7 +71,7 @@ async def test_an_address_of_another_family_is_not_ours():
 async def test_a_peer_that_never_comes_is_given_up_and_leaves_nothing():
     ours = peer(PeerSettings(HOME, connect_seconds=0.05))
     await ours.gather()
-    with pytest.raises(PeerFailed, match="ICE took too long"), anyio.fail_after(60):
+    with pytest.raises(PeerFailed, match="ICE took too long"), anyio.fail_after(PATIENCE_S):
         await ours.connect()
     assert not ours.open
     ours.say("nobody hears this")
@@ -94,13 +102,85 @@ async def test_a_restart_has_new_credentials_and_anything_else_is_refused():
     await ours.aclose()
 
 
+def made_by(ours, monkeypatch):
+    """Every connection that a peer makes from now on."""
+    made = []
+    make = ours._make_ice
+
+    def remember(choice):
+        made.append(make(choice))
+        return made[-1]
+
+    monkeypatch.setattr(ours, "_make_ice", remember)
+    return made
+
+
+async def test_a_storm_of_offers_is_answered_in_turn_and_leaves_no_socket(monkeypatch):
+    ours = peer(PeerSettings(HOME, connect_seconds=0.05))
+    await ours.gather()
+    made = made_by(ours, monkeypatch)
+    told = []
+
+    async def offer(number):
+        try:
+            told.append((await ours.renew(replace(CHOICE, ufrag=f"other{number}"))).version)
+        except ProtocolError as error:
+            told.append(error.code)
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(30):
+            tasks.start_soon(offer, number)
+    answered = [one for one in told if isinstance(one, int)]
+    assert len(answered) == MOST_OFFERS + 1 == len(made)
+    assert told.count("rate_limit_exceeded") == 30 - len(answered)
+    # Of each but the last, nothing is left.
+    assert [bool(ice._connection._protocols) for ice in made] == [False] * MOST_OFFERS + [True]
+    await ours.aclose()
+    assert not any(ice._connection._protocols for ice in made)
+
+
+async def test_an_offer_at_the_end_of_a_call_leaves_no_socket(monkeypatch):
+    ours = peer()
+    await ours.gather()
+    made = made_by(ours, monkeypatch)
+
+    async def offer(number):
+        with pytest.raises(ProtocolError, match="over"):
+            await ours.renew(replace(CHOICE, ufrag=f"other{number}"))
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(3):
+            tasks.start_soon(offer, number)
+        while not made:
+            await anyio.lowlevel.checkpoint()
+        await ours.aclose()
+    assert not any(ice._connection._protocols for ice in (ours._ice, *made))
+
+
+async def test_an_offer_for_which_there_is_no_port_changes_nothing(monkeypatch):
+    ours = peer()
+    first = await ours.gather()
+    other = replace(CHOICE, ufrag="other")
+
+    async def full(self, addresses):
+        raise NoPortFree("full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(IceAgent, "_open", full)
+        with pytest.raises(NoPortFree):
+            await ours.renew(other)
+    assert (await ours.renew(CHOICE)).ufrag == first.ufrag
+    assert (await ours.renew(other)).ufrag != first.ufrag
+    await ours.aclose()
+
+
 @pytest.fixture
 def loopback(monkeypatch):
     monkeypatch.setattr("aioice.ice.get_host_addresses", lambda use_ipv4, use_ipv6: ["127.0.0.1"])
 
 
 async def until(condition):
-    with anyio.fail_after(60):
+    with anyio.fail_after(PATIENCE_S):
         while not condition():  # noqa: ASYNC110 - packets come over real sockets
             await anyio.sleep(0.005)
 
@@ -169,7 +249,7 @@ async def test_a_certificate_of_somebody_else_is_no_connection(loopback):
     theirs = await other.offer()
     ours = peer(choice=replace(await remote.offer(), fingerprints=theirs.fingerprints))
     local = await ours.gather()
-    with anyio.fail_after(60):
+    with anyio.fail_after(PATIENCE_S):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(remote.connect, local)
             with pytest.raises(PeerFailed, match="DTLS failed"):

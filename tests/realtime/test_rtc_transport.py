@@ -15,6 +15,7 @@ from duologue.sessions.errors import ProtocolError
 from duologue.sessions.items import InputAudio, MessageItem
 from duologue.sessions.ports import AudioBytes, TransportClosed
 from duologue.sessions.session_config import AudioFormat, SessionConfig, SessionPatch
+from tests.patience import PATIENCE_S
 from tests.realtime.stand_in_peer import Peer
 
 pytestmark = pytest.mark.anyio
@@ -237,7 +238,7 @@ async def test_a_peer_that_is_lost_is_waited_for_and_one_that_went_is_not():
 async def test_closing_takes_the_connection_down_and_wakes_whoever_reads():
     line = Line()
     peer = await line.opened()
-    with anyio.fail_after(60):
+    with anyio.fail_after(PATIENCE_S):
         async with anyio.create_task_group() as tasks:
 
             async def read():

@@ -8,6 +8,7 @@ from anyio.abc import SocketAttribute
 from duologue.realtime.ice_agent import IceAgent, IceGatherer, IceSettings, NoPortFree
 from duologue.realtime.shared_port import MOST_ADDRESSES, SharedPort
 from load_tests.server import free_port
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -34,7 +35,7 @@ async def reach(ours, caller):
         one.remote_username, one.remote_password = other.local_username, other.local_password
     for candidate in ours.local_candidates:
         await caller.add_remote_candidate(candidate)
-    with anyio.fail_after(60):
+    with anyio.fail_after(PATIENCE_S):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(ours.connect)
             tasks.start_soon(caller.connect)

@@ -41,6 +41,7 @@ from duologue.realtime.video_receiver import (
     VideoReceiver,
 )
 from duologue.sessions.clock import ManualClock
+from tests.patience import PATIENCE_S
 from tests.realtime.media_wire import ReceivingWire
 
 pytestmark = pytest.mark.anyio
@@ -152,7 +153,7 @@ class Line:
 @asynccontextmanager
 async def looking(**settings: float) -> AsyncIterator[Line]:
     line = Line(CameraSettings(**settings))
-    with anyio.fail_after(60):
+    with anyio.fail_after(PATIENCE_S):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(line.receiver.run)
             yield line

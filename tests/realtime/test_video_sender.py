@@ -38,6 +38,7 @@ from duologue.realtime.video_sender import (
     VideoSender,
 )
 from duologue.sessions.clock import ManualClock
+from tests.patience import PATIENCE_S
 from tests.realtime.media_wire import SendingWire
 
 pytestmark = pytest.mark.anyio
@@ -121,7 +122,7 @@ def busy(number: int) -> Picture:
 @asynccontextmanager
 async def showing(name: str = "VP8", settings: ScreenSettings | None = None) -> AsyncIterator[Line]:
     line = Line(name, settings)
-    with anyio.fail_after(60):
+    with anyio.fail_after(PATIENCE_S):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(line.sender.run)
             yield line

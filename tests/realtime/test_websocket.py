@@ -31,6 +31,7 @@ from duologue.sessions.events import (
 )
 from duologue.sessions.ports import AudioBytes, Incoming, TransportClosed
 from duologue.sessions.session_config import AudioFormat, SessionConfig
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -91,7 +92,7 @@ class Socket:
         return [json.loads(m["text"]) for m in self.sent if m["type"] == "websocket.send"]
 
     async def got(self, count: int) -> list[Message]:
-        with anyio.fail_after(60):
+        with anyio.fail_after(PATIENCE_S):
             while len(self.events) < count:
                 await self.changed.wait()
         return self.events
@@ -107,7 +108,7 @@ async def connected(
     websocket = WebSocket(scope, socket.receive, socket.send)
     await websocket.accept()
     socket.sent.clear()
-    with anyio.fail_after(60), socket._give, socket._take:
+    with anyio.fail_after(PATIENCE_S), socket._give, socket._take:
         async with open_transport(
             websocket, Encoder("s", 1), config or SessionConfig(), limits or SocketLimits()
         ) as transport:

@@ -13,6 +13,7 @@ from duologue.sessions.events import CreateResponse, ResponseParams
 from duologue.sessions.headcount import ROW_BYTES, Headcount
 from duologue.sessions.registry import Draining, SessionsFull, new_id
 from duologue.sessions.session_config import SessionConfig
+from tests.patience import PATIENCE_S
 from tests.sessions.conftest import Wire, quiet
 
 pytestmark = pytest.mark.anyio
@@ -119,7 +120,7 @@ async def test_a_thousand_visits_leave_nothing(house):
         assert home.deployment.taken == 0
         del conversation, wire, place
         home.deployment.places.clear()
-        with anyio.fail_after(60):
+        with anyio.fail_after(PATIENCE_S):
             while any(one() is not None for one in remembered):
                 await quiet()  # the last one may be on its way out
                 gc.collect()
@@ -132,7 +133,7 @@ async def test_a_place_that_was_kept_is_given_back_by_the_reaper(house, monkeypa
         _, wire, place = await home.visit()
         home.deployment.refusals = [engine.EngineError("no") for _ in range(3)]
         wire.hang_up()
-        with anyio.fail_after(60):
+        with anyio.fail_after(PATIENCE_S):
             while home.registry.active:
                 with pytest.raises(SessionsFull):
                     await home.registry.open(SessionConfig())

@@ -18,6 +18,7 @@ from duologue.sessions.session_config import (
     TurnPolicy,
 )
 from duologue.sessions.turns import Connection
+from tests.patience import PATIENCE_S
 from tests.sessions.conftest import Wire, quiet
 
 pytestmark = pytest.mark.anyio
@@ -208,7 +209,7 @@ async def test_a_deadline_that_has_come_is_kept(house):
 async def test_a_deadline_is_waited_for(house):
     async with house(idle_timeout=0.005) as home:
         _, wire, _ = await home.visit()
-        with anyio.fail_after(60):
+        with anyio.fail_after(PATIENCE_S):
             while wire.closed is None:
                 await quiet()
         assert wire.errors == ["session_idle"]
@@ -223,7 +224,7 @@ async def test_a_nearer_deadline_wakes_the_clock(house):
         await quiet()
         assert conversation._sleeping_until < home.clock.now() + 0.1
         home.clock.advance(1.0)
-        with anyio.fail_after(60):
+        with anyio.fail_after(PATIENCE_S):
             while not wire.all(effects.ResponseDone):
                 await quiet()
 
@@ -244,7 +245,7 @@ async def test_a_session_whose_worker_dies_gets_another_place(house, at_once):
         home.deployment.answers = [engine.EngineFull(1.0), engine.EngineUnavailable(1.0)]
         place.dies()
         await quiet()
-        with anyio.fail_after(60):
+        with anyio.fail_after(PATIENCE_S):
             while len(home.deployment.places) < 2:
                 await quiet()
         assert wire.errors == ["engine_unavailable"]
@@ -433,7 +434,7 @@ async def test_a_place_that_takes_too_long_to_be_given_back_is_kept_in_mind(hous
         home.deployment.hangs = True
         conversation, wire, _ = await home.visit()
         wire.hang_up()
-        with anyio.fail_after(60):
+        with anyio.fail_after(PATIENCE_S):
             while not conversation.needs_reaping:
                 await quiet()
         home.deployment.hangs = False

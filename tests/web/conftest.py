@@ -34,6 +34,7 @@ from duologue.web.security import SecurityHeaders
 from duologue.web.service import Service
 from duologue.web.settings import Settings
 from duologue.web.uvicorn_impl import PatientServer, server_config
+from tests.patience import PATIENCE_S
 
 
 class Deaf:
@@ -128,7 +129,7 @@ async def _open_house(
         server = PatientServer(server_config(app, certificate=None))
         with socket.socket() as listener:
             listener.bind(("127.0.0.1", 0))
-            with anyio.fail_after(60):
+            with anyio.fail_after(PATIENCE_S):
                 async with calls, live, registry, anyio.create_task_group() as tasks:
                     tasks.start_soon(server.serve, [listener])
                     while not server.started:

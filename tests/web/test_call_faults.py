@@ -18,6 +18,7 @@ from anyio.abc import SocketAttribute
 from duologue.codecs.rtp import RtpPacket, build_rtp
 from duologue.engines.script import Clause, Reply
 from tests.caller import Caller, Loud, Microphone, calling
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -128,7 +129,7 @@ async def test_calls_at_once_leave_no_socket_task_or_thread(open_house: OpenHous
         await several(10)
         before = held()
         await several(10)
-        with anyio.fail_after(60):
+        with anyio.fail_after(PATIENCE_S):
             # Connections of the HTTP server end a little later.
             while any(now > then for now, then in zip(held(), before, strict=True)):
                 await anyio.lowlevel.checkpoint()

@@ -23,6 +23,7 @@ from load_tests.microphone import Clip, Microphone
 from load_tests.recordings import RATE, Recording, Samples
 from load_tests.rtc_client import RtcClient, open_call
 from tests.caller import Loud
+from tests.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.anyio, pytest.mark.weights]
 
@@ -81,13 +82,13 @@ async def interrupt(client: RtcClient) -> tuple[str, Samples]:
         def begun() -> float | None:
             return client.answers[-1].first_audio if client.answers else None
 
-        await client.until(lambda: begun() is not None, 60, "sound of an answer")
+        await client.until(lambda: begun() is not None, PATIENCE_S, "sound of an answer")
         answer, first = client.answers[-1], begun()
         assert first is not None
         while client.loudspeaker.last_sound < first + HEARD_SECONDS:  # noqa: ASYNC110 - it plays
             await anyio.sleep(0.02)
         microphone.say(Clip.of(Recording("hum", HUM, (0, RATE - 1)), client.rate))
-        await client.until(lambda: bool(client.heard.speech_started), 60, "speech_started")
+        await client.until(lambda: bool(client.heard.speech_started), PATIENCE_S, "speech_started")
         assert await client.stopped(answer, now()) is not None
         tasks.cancel_scope.cancel()
     return answer.item_id, client.loudspeaker.between(first - 0.1, client.loudspeaker.last_sound)
@@ -97,7 +98,7 @@ async def history(client: RtcClient, item_id: str) -> str:
     """The words of an item as the server has them now."""
     client.heard.written.clear()
     await client.send({"type": "conversation.item.retrieve", "item_id": item_id})
-    await client.until(lambda: bool(client.heard.written), 60, "item.retrieved")
+    await client.until(lambda: bool(client.heard.written), PATIENCE_S, "item.retrieved")
     return client.heard.written[item_id]
 
 

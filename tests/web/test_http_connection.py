@@ -21,6 +21,7 @@ from duologue.web.http_connection import (
     Patience,
 )
 from duologue.web.uvicorn_impl import PatientServer, server_config
+from tests.patience import PATIENCE_S
 
 # -- the rules ------------------------------------------------------------------------------
 
@@ -130,7 +131,7 @@ async def serving() -> AsyncIterator[tuple[int, PatientServer]]:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         server = PatientServer(server_config(echo))
-        with anyio.fail_after(60):
+        with anyio.fail_after(PATIENCE_S):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(server.serve, [listener])
                 while not server.started:

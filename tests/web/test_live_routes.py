@@ -23,6 +23,7 @@ from duologue.realtime.live_room import LiveRoom
 from duologue.realtime.websocket import SocketLimits
 from duologue.web.settings import Settings
 from tests.caller import Loud, calling
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -197,7 +198,7 @@ async def test_who_comes_beside_a_session_that_closes_is_told_of_its_end(
         await live.until("session.closed")
         try:
             async with client(house, f"{PATH}/{session_id}/attach") as late:
-                with anyio.fail_after(60):
+                with anyio.fail_after(PATIENCE_S):
                     assert (await late.until("session.started"))["session"]["id"] == session_id
                     assert (await late.until("session.closed"))["reason"] == "close_requested"
                 closing.set()

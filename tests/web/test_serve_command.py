@@ -34,6 +34,7 @@ from duologue.web.serve_command import (
     stop_signals,
 )
 from duologue.web.settings import Settings
+from tests.patience import PATIENCE_S
 
 SCRIPTED = Settings(engine="scripted")
 
@@ -267,7 +268,7 @@ async def test_a_drain_lets_a_conversation_end_and_a_second_signal_does_not(
 ) -> None:
     with serving("--drain-seconds", "60", folder=tmp_path) as running:
         address = running.url.replace("http", "ws", 1) + "/v1/realtime"
-        with anyio.fail_after(60):
+        with anyio.fail_after(PATIENCE_S):
             async with connect(address, proxy=None) as socket, httpx.AsyncClient() as http:
                 validated(str(await socket.recv()))
                 running.process.send_signal(signal.SIGTERM)

@@ -17,8 +17,8 @@ from websockets.sync.server import ServerConnection, serve
 
 from duologue.realtime import client, client_link
 from duologue.web import talk_command
+from tests.patience import PATIENCE_S
 
-PATIENCE = 200.0
 QUESTION = Path(__file__).parent.parent / "data" / "question.wav"
 CREATED = json.dumps({"type": "session.created", "session": {"id": "sess_1", "model": "m"}})
 ALONE = """
@@ -26,7 +26,7 @@ import argparse, signal, sys
 from duologue.realtime import client, client_link
 from duologue.web import talk_command
 signal.signal(signal.SIGINT, signal.default_int_handler)
-client.CONNECT_S = client_link.CONNECT_S = 200.0
+client.CONNECT_S = client_link.CONNECT_S = 240.0
 parser = argparse.ArgumentParser()
 talk_command.add_parser(parser.add_subparsers())
 args = parser.parse_args()
@@ -65,7 +65,7 @@ def speaking(*texts: str, close: tuple[int, str] | None = None) -> Iterator[str]
 def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
     """Give it options; get its exit code and what it printed."""
     for module in (client, client_link):
-        monkeypatch.setattr(module, "CONNECT_S", PATIENCE)
+        monkeypatch.setattr(module, "CONNECT_S", PATIENCE_S)
 
     def run_talk(*options: str) -> tuple[int, str, str]:
         parser = argparse.ArgumentParser()

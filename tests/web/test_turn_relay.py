@@ -17,6 +17,7 @@ from duologue.engines.script import Clause, Reply
 from duologue.web.settings import Settings
 from load_tests.server import free_port
 from tests.caller import calling
+from tests.patience import PATIENCE_S
 
 pytestmark = [
     pytest.mark.anyio,
@@ -58,7 +59,7 @@ def relay(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Relay]:
 
 
 async def listening(relay: Relay) -> None:
-    with anyio.fail_after(60):
+    with anyio.fail_after(PATIENCE_S):
         while not await anyio.to_thread.run_sync(  # noqa: ASYNC110 - it is another process
             relay.said, "listener opened on"
         ):

@@ -26,6 +26,7 @@ from duologue.web.uvicorn_impl import (
     _TextDeflate,
     server_config,
 )
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -47,7 +48,7 @@ async def serving(handler: Handler, **changes: Any) -> AsyncIterator[int]:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         server = PatientServer(config)
-        with anyio.fail_after(60):
+        with anyio.fail_after(PATIENCE_S):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(server.serve, [listener])
                 while not server.started:
@@ -75,7 +76,7 @@ async def echo(websocket: WebSocket) -> None:
 
 
 async def close_code(connection: ClientConnection) -> int | None:
-    with anyio.fail_after(60), pytest.raises(ConnectionClosed):
+    with anyio.fail_after(PATIENCE_S), pytest.raises(ConnectionClosed):
         while True:
             await connection.recv()
     return connection.close_code

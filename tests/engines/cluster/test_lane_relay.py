@@ -30,10 +30,10 @@ from duologue.engines.pulse import Pulse
 from duologue.engines.remote import LaneName, RemoteEngine, RemoteLimits, RemoteStream
 from duologue.engines.script import ScriptedOptions
 from duologue.engines.scripted import ScriptedBackend
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE_S = 60.0
 SECRET = new_secret()
 
 

@@ -35,6 +35,7 @@ from duologue.engines.script import ScriptedOptions
 from duologue.engines.stand_ins import StandInDetector, StandInLanguage, StandInRecognizer
 from duologue.engines.supervisor import SupervisionRules
 from duologue.engines.voice_backend import VoicesConfig
+from tests.patience import PATIENCE_S
 from tests.ray_cluster import local_cluster
 
 ray = pytest.importorskip("ray", reason="needs duologue[cluster]")
@@ -47,7 +48,6 @@ pytestmark = [
     pytest.mark.timeout(900),
 ]
 
-PATIENCE_S = 240.0
 HELLO = TextPart("hello")
 END = Finished("completed", Usage())
 note = logging.getLogger(__name__).info

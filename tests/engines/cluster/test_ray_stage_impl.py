@@ -12,13 +12,13 @@ from duologue.engines.engine import CloseSession, ResponseEnded
 from duologue.engines.pipeline.stage_graph import Kind
 from duologue.engines.stage_messages import BeginStage, Clause, FeedStage, Spoken, StageGave
 from duologue.engines.voice_backend import VoicesConfig
+from tests.patience import PATIENCE_S
 
 pytest.importorskip("ray", reason="needs duologue[cluster]")
 ray_stage_impl = pytest.importorskip("duologue.engines.cluster.ray_stage_impl")
 
 pytestmark = [pytest.mark.anyio, pytest.mark.filterwarnings("ignore")]  # Ray's own
 
-PATIENCE_S = 100.0
 OUTPUTS = msgspec.msgpack.Decoder(list[ray_stage_impl.StageOutput | ResponseEnded])
 
 

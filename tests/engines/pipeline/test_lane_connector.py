@@ -49,10 +49,10 @@ from duologue.engines.stand_ins import (
 from duologue.engines.supervisor import SupervisionRules, Supervisor
 from duologue.engines.voice_backend import VoicesConfig
 from duologue.models.voice import VoiceCatalogue
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE_S = 60.0
 END = Finished("completed", Usage())
 LONG = "a" * 1000 + ". "
 """A sentence that takes 10 s to say."""
