@@ -9,45 +9,22 @@ It prints each step and ends with 0, or with the first thing that went wrong.
 
 import asyncio
 import json
-import logging
 import sys
-import wave
-from collections.abc import Callable
 from typing import Any
 
+from client_steps import PATIENCE, Trouble, fail, passed, read_speech
 from livekit import rtc
 from livekit.agents import llm
 from livekit.plugins.openai.realtime import RealtimeModel, RealtimeSession
+from livekit_parts import LogWatch, Told, get_weather
 from openai.types.realtime import AudioTranscription
 from openai.types.realtime.realtime_audio_input_turn_detection import SemanticVad, ServerVad
 
-PATIENCE = 60.0
 ECHO = "Repeat the prompt as JSON."
 """The scripted engine answers this with what it was asked."""
 
 
-class Trouble(Exception):
-    """Something did not happen, or went wrong on the client's side."""
-
-
-class LogWatch(logging.Handler):
-    """Keeps what the plugin logs as an error."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.records: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.records.append(f"{record.levelname} {record.name}: {record.getMessage()}")
-
-
-@llm.function_tool
-async def get_weather(city: str) -> str:
-    """The weather of a city."""
-    return f"It rains in {city}."
-
-
-class Conversation:
+class Conversation(Told):
     """One realtime session and everything that it told its application."""
 
     def __init__(
@@ -61,32 +38,14 @@ class Conversation:
             input_audio_transcription=AudioTranscription(model="gpt-4o-mini-transcribe"),
         )
         self.session: RealtimeSession = self.model.session()
-        self.events: dict[str, list[Any]] = {}
-        for name in (
-            "error",
+        super().__init__(
+            self.session,
             "generation_created",
             "input_speech_started",
             "input_speech_stopped",
             "input_audio_transcription_completed",
-            "openai_server_event_received",
             "session_reconnected",
-        ):
-            self.session.on(name, self._note(name))  # type: ignore[arg-type]
-
-    def _note(self, name: str) -> Callable[[Any], None]:
-        return lambda event: self.events.setdefault(name, []).append(event)
-
-    def server_events(self, kind: str) -> list[dict[str, Any]]:
-        seen = self.events.get("openai_server_event_received", [])
-        return [event for event in seen if event.get("type") == kind]
-
-    async def until(self, what: str, condition: Callable[[], object]) -> None:
-        try:
-            async with asyncio.timeout(PATIENCE):
-                while not condition():
-                    await asyncio.sleep(0.01)
-        except TimeoutError:
-            raise Trouble(f"no {what}; errors: {self.events.get('error')}") from None
+        )
 
     async def until_event(self, kind: str, count: int = 1) -> None:
         await self.until(kind, lambda: len(self.server_events(kind)) >= count)
@@ -266,22 +225,18 @@ STEPS = (
 
 
 async def main(url: str, path: str) -> None:
-    with wave.open(path) as file:
-        rate = file.getframerate()
-        speech = file.readframes(file.getnframes()) + bytes(2 * rate)
+    speech, rate = read_speech(path)
+    speech += bytes(2 * rate)
     for step in STEPS:
-        watch = LogWatch()
-        logging.getLogger().addHandler(watch)
-        try:
-            await step(url, speech, rate)
-        except (Trouble, llm.RealtimeError, TimeoutError) as error:
-            sys.exit(f"{step.__name__}: {error!r}\n" + "\n".join(watch.records))
-        finally:
-            logging.getLogger().removeHandler(watch)
+        with LogWatch() as watch:
+            try:
+                await step(url, speech, rate)
+            except (Trouble, llm.RealtimeError, TimeoutError) as error:
+                fail(step.__name__, repr(error), watch.records)
         allowed = 1 if step is error_then_reconnect else 0
         if len(watch.records) > allowed:
-            sys.exit(f"{step.__name__}: it logged\n" + "\n".join(watch.records))
-        print(f"{step.__name__}: ok", flush=True)
+            fail(step.__name__, "it logged", watch.records)
+        passed(step.__name__)
 
 
 if __name__ == "__main__":

@@ -9,42 +9,19 @@ as a third argument it talks with a model that listens while it speaks.
 """
 
 import asyncio
-import logging
 import sys
-import wave
-from collections.abc import Callable
 from typing import Any
 
+from client_steps import Trouble, fail, passed, read_speech
 from livekit import rtc
 from livekit.agents import llm
 from livekit.plugins.openai.realtime import GPTLiveModel
+from livekit_parts import LogWatch, Told, get_weather
 
-PATIENCE = 60.0
 FRAME_MS = 20
 
 
-class Trouble(Exception):
-    """Something did not happen, or went wrong on the client's side."""
-
-
-class LogWatch(logging.Handler):
-    """Keeps what the plugin logs as a warning or worse."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.records: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.records.append(f"{record.levelname} {record.name}: {record.getMessage()}")
-
-
-@llm.function_tool
-async def get_weather(city: str) -> str:
-    """The weather of a city."""
-    return f"It rains in {city}."
-
-
-class Conversation:
+class Conversation(Told):
     """One session, everything that it told its application, and a microphone in real time."""
 
     def __init__(
@@ -52,26 +29,20 @@ class Conversation:
     ) -> None:
         self.model = GPTLiveModel(base_url=f"{url}/v1", api_key="any", **options)
         self.session = self.model.session()
-        self.events: dict[str, list[Any]] = {}
         self.audible = 0
         self.longest_gap = 0.0
         self.speech, self.rate = speech, rate
         self._waiting = b""
-        for name in (
-            "error",
+        super().__init__(
+            self.session,
             "input_speech_started",
             "input_speech_stopped",
             "input_audio_transcription_completed",
             "transcript_delta",
             "function_call",
             "delegation_created",
-            "openai_server_event_received",
-        ):
-            self.session.on(name, self._note(name))  # type: ignore[arg-type]
+        )
         self._tasks = [tasks.create_task(self._listen()), tasks.create_task(self._speak())]
-
-    def _note(self, name: str) -> Callable[[Any], None]:
-        return lambda event: self.events.setdefault(name, []).append(event)
 
     async def _listen(self) -> None:
         before = None
@@ -95,20 +66,8 @@ class Conversation:
     def say(self) -> None:
         self._waiting += self.speech
 
-    def server_events(self, kind: str) -> list[dict[str, Any]]:
-        seen = self.events.get("openai_server_event_received", [])
-        return [event for event in seen if event.get("type") == kind]
-
     def said(self) -> str:
         return "".join(event.text for event in self.events.get("transcript_delta", []))
-
-    async def until(self, what: str, condition: Callable[[], object]) -> None:
-        try:
-            async with asyncio.timeout(PATIENCE):
-                while not condition():
-                    await asyncio.sleep(0.01)
-        except TimeoutError:
-            raise Trouble(f"no {what}; errors: {self.events.get('error')}") from None
 
     async def configure(self, *messages: str, tools: Any = ()) -> None:
         context = llm.ChatContext.empty()
@@ -202,22 +161,17 @@ STEPS = (spoken_turn, tool_turn, speaking_first_and_being_muted, interruption)
 
 
 async def main(url: str, path: str, kind: str = "") -> None:
-    with wave.open(path) as file:
-        rate = file.getframerate()
-        speech = file.readframes(file.getnframes())
+    speech, rate = read_speech(path)
     for step in (frame_locked,) if kind else STEPS:
-        watch = LogWatch()
-        logging.getLogger().addHandler(watch)
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                await step(tasks, url, speech, rate)
-        except* (Trouble, llm.RealtimeError, TimeoutError) as error:
-            sys.exit(f"{step.__name__}: {error.exceptions!r}\n" + "\n".join(watch.records))
-        finally:
-            logging.getLogger().removeHandler(watch)
+        with LogWatch() as watch:
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    await step(tasks, url, speech, rate)
+            except* (Trouble, llm.RealtimeError, TimeoutError) as error:
+                fail(step.__name__, repr(error.exceptions), watch.records)
         if watch.records:
-            sys.exit(f"{step.__name__}: it logged\n" + "\n".join(watch.records))
-        print(f"{step.__name__}: ok", flush=True)
+            fail(step.__name__, "it logged", watch.records)
+        passed(step.__name__)
 
 
 if __name__ == "__main__":

@@ -10,13 +10,12 @@ It prints each step and ends with 0, or with the first thing that went wrong.
 import asyncio
 import json
 import sys
-import wave
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from client_steps import PATIENCE, Trouble, fail, passed, read_speech, until
 from loguru import logger
-from pipecat.adapters.llm.schemas.function_schema import FunctionSchema
 from pipecat.adapters.llm.schemas.tools_schema import ToolsSchema
 from pipecat.frames.frames import (
     BotStoppedSpeakingFrame,
@@ -39,13 +38,12 @@ from pipecat.pipeline.pipeline import Pipeline
 from pipecat.pipeline.worker import PipelineParams, PipelineWorker
 from pipecat.processors.aggregators.llm_context import LLMContext
 from pipecat.processors.aggregators.llm_response_universal import LLMContextAggregatorPair
-from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
-from pipecat.services.llm_service import FunctionCallParams
+from pipecat.processors.frame_processor import FrameDirection
 from pipecat.services.openai.realtime import events
 from pipecat.services.openai.realtime.llm import OpenAIRealtimeLLMService
 from pipecat.workers.runner import WorkerRunner
+from pipecat_parts import WEATHER, Tap, Weather
 
-PATIENCE = 60.0
 ECHO = "Repeat the prompt as JSON."
 """The scripted engine answers this with what it was asked."""
 LONG_ANSWER = (
@@ -53,29 +51,6 @@ LONG_ANSWER = (
     "The fourth has some more words in it."
 )
 """How its long answer begins."""
-WEATHER = FunctionSchema(
-    name="get_weather",
-    description="The weather of a city",
-    properties={"city": {"type": "string"}},
-    required=["city"],
-)
-
-
-class Trouble(Exception):
-    """Something did not happen, or went wrong on the client's side."""
-
-
-class Tap(FrameProcessor):
-    """Remembers every frame that passes, in both directions."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.frames: list[Frame] = []
-
-    async def process_frame(self, frame: Frame, direction: FrameDirection) -> None:
-        await super().process_frame(frame, direction)
-        self.frames.append(frame)
-        await self.push_frame(frame, direction)
 
 
 class WatchedService(OpenAIRealtimeLLMService):
@@ -92,6 +67,7 @@ class Bot:
     """A pipeline around the service, and all that passed through it."""
 
     def __init__(self, url: str, messages: list[Any], turn_detection: Any) -> None:
+        self.weather = Weather()
         self.service = WatchedService(
             api_key="any",
             base_url=f"{url.replace('http', 'ws', 1)}/v1/realtime",
@@ -107,8 +83,7 @@ class Bot:
                 )
             ),
         )
-        self.service.register_function("get_weather", self._get_weather)
-        self.calls: list[Any] = []
+        self.service.register_function("get_weather", self.weather.get)
         self.added: list[Any] = []
         self.transcribed: list[str] = []
         self.updates: list[Any] = []
@@ -122,10 +97,6 @@ class Bot:
         self.worker = PipelineWorker(
             pipeline, params=params, cancel_on_idle_timeout=False, enable_rtvi=False
         )
-
-    async def _get_weather(self, params: FunctionCallParams) -> None:
-        self.calls.append(params.arguments)
-        await params.result_callback(f"It rains in {params.arguments['city']}.")
 
     async def _note_item(self, service: Any, item_id: str, item: Any) -> None:
         self.added.append(item)
@@ -149,12 +120,7 @@ class Bot:
         return sum(isinstance(frame, TTSAudioRawFrame) for frame in self.last.frames)
 
     async def until(self, what: str, condition: Callable[[], object]) -> None:
-        try:
-            async with asyncio.timeout(PATIENCE):
-                while not condition():
-                    await asyncio.sleep(0.01)
-        except TimeoutError:
-            raise Trouble(f"no {what}; errors: {self.frames(ErrorFrame)}") from None
+        await until(what, condition, lambda: self.frames(ErrorFrame))
 
     async def speak(self, samples: bytes, rate: int) -> None:
         step = rate // 50 * 2
@@ -252,9 +218,9 @@ async def spoken_turn(url: str, speech: bytes, rate: int) -> None:
 async def tool_turn(url: str, speech: bytes, rate: int) -> None:
     async with run_bot(url, 'Use get_weather {"city": "Oslo"}') as bot:
         await bot.worker.queue_frame(LLMRunFrame())
-        await bot.until("call", lambda: bot.calls)
-        if bot.calls != [{"city": "Oslo"}]:
-            raise Trouble(f"calls: {bot.calls}")
+        await bot.until("call", lambda: bot.weather.calls)
+        if bot.weather.calls != [{"city": "Oslo"}]:
+            raise Trouble(f"calls: {bot.weather.calls}")
         await bot.until("what the tool said", lambda: "It rains in Oslo." in bot.said())
         bot.check()
 
@@ -330,9 +296,8 @@ STEPS = (
 
 
 async def main(url: str, path: str) -> None:
-    with wave.open(path) as file:
-        rate = file.getframerate()
-        speech = file.readframes(file.getnframes()) + bytes(2 * rate)
+    speech, rate = read_speech(path)
+    speech += bytes(2 * rate)
     logged: list[str] = []
     logger.remove()
     logger.add(lambda line: logged.append(str(line)), level="ERROR")
@@ -341,10 +306,10 @@ async def main(url: str, path: str) -> None:
         try:
             await step(url, speech, rate)
         except* (Trouble, TimeoutError) as error:
-            sys.exit(f"{step.__name__}: {error.exceptions!r}\n" + "".join(logged))
+            fail(step.__name__, repr(error.exceptions), logged)
         if logged and step is not error_then_reconnect:
-            sys.exit(f"{step.__name__}: it logged\n" + "".join(logged))
-        print(f"{step.__name__}: ok", flush=True)
+            fail(step.__name__, "it logged", logged)
+        passed(step.__name__)
 
 
 if __name__ == "__main__":

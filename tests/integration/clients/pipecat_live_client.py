@@ -10,13 +10,12 @@ as a third argument it talks with a model that listens while it speaks.
 
 import asyncio
 import sys
-import wave
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from client_steps import PATIENCE, Trouble, fail, passed, read_speech, until
 from loguru import logger
-from pipecat.adapters.llm.schemas.function_schema import FunctionSchema
 from pipecat.adapters.llm.schemas.tools_schema import ToolsSchema
 from pipecat.frames.frames import (
     EndFrame,
@@ -34,50 +33,24 @@ from pipecat.pipeline.pipeline import Pipeline
 from pipecat.pipeline.worker import PipelineParams, PipelineWorker
 from pipecat.processors.aggregators.llm_context import LLMContext
 from pipecat.processors.aggregators.llm_response_universal import LLMContextAggregatorPair
-from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
-from pipecat.services.llm_service import FunctionCallParams
 from pipecat.services.openai.live.llm import OpenAILiveLLMService
 from pipecat.services.openai.responses.llm import OpenAIResponsesLLMSettings
 from pipecat.workers.runner import WorkerRunner
-
-PATIENCE = 60.0
-WEATHER = FunctionSchema(
-    name="get_weather",
-    description="The weather of a city",
-    properties={"city": {"type": "string"}},
-    required=["city"],
-)
-
-
-class Trouble(Exception):
-    """Something did not happen, or went wrong on the client's side."""
-
-
-class Tap(FrameProcessor):
-    """Remembers every frame that passes, in both directions."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.frames: list[Frame] = []
-
-    async def process_frame(self, frame: Frame, direction: FrameDirection) -> None:
-        await super().process_frame(frame, direction)
-        self.frames.append(frame)
-        await self.push_frame(frame, direction)
+from pipecat_parts import WEATHER, Tap, Weather
 
 
 class Bot:
     """A pipeline around the service, and all that passed through it."""
 
     def __init__(self, url: str, messages: list[Any], delegation: Any) -> None:
+        self.weather = Weather()
         self.service = OpenAILiveLLMService(
             api_key="any",
             base_url=f"{url.replace('http', 'ws', 1)}/v1/live/sessions",
             settings=OpenAILiveLLMService.Settings(system_instruction="Be brief."),
             delegation=delegation,
         )
-        self.service.register_function("get_weather", self._get_weather)
-        self.calls: list[Any] = []
+        self.service.register_function("get_weather", self.weather.get)
         self.closed: list[str] = []
         self.context = LLMContext(messages, tools=ToolsSchema(standard_tools=[WEATHER]))
         pair = LLMContextAggregatorPair(self.context)
@@ -87,10 +60,6 @@ class Bot:
         self.worker = PipelineWorker(
             pipeline, params=params, cancel_on_idle_timeout=False, enable_rtvi=False
         )
-
-    async def _get_weather(self, params: FunctionCallParams) -> None:
-        self.calls.append(params.arguments)
-        await params.result_callback(f"It rains in {params.arguments['city']}.")
 
     def frames(self, kind: type[Frame]) -> list[Any]:
         """Frames of a kind that the service sent on, or back."""
@@ -104,12 +73,7 @@ class Bot:
         return sum(any(frame.audio) for frame in frames)
 
     async def until(self, what: str, condition: Callable[[], object]) -> None:
-        try:
-            async with asyncio.timeout(PATIENCE):
-                while not condition():
-                    await asyncio.sleep(0.01)
-        except TimeoutError:
-            raise Trouble(f"no {what}; errors: {self.frames(ErrorFrame)}") from None
+        await until(what, condition, lambda: self.frames(ErrorFrame))
 
     async def speak(self, samples: bytes, rate: int) -> None:
         """In real time."""
@@ -183,9 +147,9 @@ async def tool_turn(url: str, speech: bytes, rate: int) -> None:
     asked = {"role": "user", "content": 'Use get_weather {"city": "Oslo"}'}
     speak = {"role": "developer", "content": "Answer now."}
     async with run_bot(url, asked, speak, delegation=backend) as bot:
-        await bot.until("call", lambda: bot.calls)
-        if bot.calls != [{"city": "Oslo"}]:
-            raise Trouble(f"calls: {bot.calls}")
+        await bot.until("call", lambda: bot.weather.calls)
+        if bot.weather.calls != [{"city": "Oslo"}]:
+            raise Trouble(f"calls: {bot.weather.calls}")
         await bot.until("what the tool said", lambda: "It rains in Oslo." in bot.said())
 
 
@@ -202,18 +166,16 @@ async def main(url: str, path: str, kind: str = "") -> None:
     logger.remove()
     records: list[str] = []
     logger.add(lambda message: records.append(str(message)), level="WARNING")
-    with wave.open(path) as file:
-        rate = file.getframerate()
-        speech = file.readframes(file.getnframes())
+    speech, rate = read_speech(path)
     for step in (frame_locked,) if kind else STEPS:
         records.clear()
         try:
             await step(url, speech, rate)
         except* (Trouble, TimeoutError) as error:
-            sys.exit(f"{step.__name__}: {error.exceptions!r}\n" + "".join(records))
+            fail(step.__name__, repr(error.exceptions), records)
         if records:
-            sys.exit(f"{step.__name__}: it logged\n" + "".join(records))
-        print(f"{step.__name__}: ok", flush=True)
+            fail(step.__name__, "it logged", records)
+        passed(step.__name__)
 
 
 if __name__ == "__main__":
