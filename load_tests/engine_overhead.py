@@ -259,6 +259,18 @@ async def _open(remote: Any, name: str) -> AsyncIterator[EngineStream]:
         await stream.aclose()
 
 
+def spread_of_passes(middles: Sequence[float]) -> dict[str, Json]:
+    """The best, middle and worst of them, and which one the worst was, counted from 1: so that one
+    bad pass shows. Raises ValueError when there are none."""
+    worst = max(middles)
+    return {
+        "best": min(middles),
+        "middle": percentile(middles, 0.5),
+        "worst": worst,
+        "worst pass": middles.index(worst) + 1,
+    }
+
+
 def _tell(
     figures: dict[str, Json], problems: list[str], clients: int, passes: dict[str, list[Taken]]
 ) -> None:
@@ -268,6 +280,8 @@ def _tell(
         rate = median(taken.rate for taken in passes[way])
         name = f"{clients} at once, {way}"
         figures[f"{name}: first text, ms"] = spread(first)
+        middles = [round(percentile(taken.first, 0.5), 1) for taken in passes[way]]
+        figures[f"{name}: first text, p50 of each pass, ms"] = spread_of_passes(middles)
         figures[f"{name}: each further token, ms"] = {
             "p50": round(percentile(token, 0.5), 2) if token else None,
             "p95": round(percentile(token, 0.95), 2) if token else None,

@@ -282,11 +282,13 @@ class Flow:
 
     def room(self, node: Node, kind: Kind) -> bool:
         """Whether the stage may put something of this kind now."""
-        return self.outcome is not None or all(
-            len(one.waiting) < port.edge.window
-            for port, one, _ in self._states[node].ways
-            if port.edge.kind is kind and port.edge.streamed
-        )
+        if self.outcome is not None:
+            return True
+        for port, one, _ in self._states[node].ways:
+            if port.edge.kind is kind and port.edge.streamed:
+                if len(one.waiting) >= port.edge.window:
+                    return False
+        return True
 
     def settle(self, node: Node, now: float) -> bool:
         """Let go of what has been gathered; whether all that the stage put has been worked off."""

@@ -32,6 +32,12 @@ def test_each_way_is_held_against_vllm_alone_in_the_same_round() -> None:
     assert figures["8 at once, stage: of bare's throughput, %"] == 98.0
     assert figures["8 at once, engine: of bare's throughput, %"] == 97.0
     assert figures["8 at once, engine: added to bare's first text (p50), ms"] == 3.0
+    assert figures["8 at once, engine: first text, p50 of each pass, ms"] == {
+        "best": 23.0,
+        "middle": 23.0,
+        "worst": 43.0,
+        "worst pass": 2,
+    }
     assert figures["8 at once, rendered: added to bare's first text (p50), ms"] == 0.5
     assert figures["8 at once, engine: added to rendered's first text (p50), ms"] == 2.5
     assert problems == []
