@@ -36,6 +36,7 @@ from duologue.engines.language import (
     TextPiece,
 )
 from tests.patience import PATIENCE_S
+from tests.uvicorn_start import start_serving
 
 pytestmark = pytest.mark.anyio
 
@@ -66,10 +67,8 @@ async def serving(behaviour: Behaviour) -> AsyncIterator[Stub]:
     config = uvicorn.Config(app, port=0, log_level="critical", lifespan="off")
     server = uvicorn.Server(config)
     async with anyio.create_task_group() as group:
-        group.start_soon(server.serve)
         with anyio.fail_after(PATIENCE_S):
-            while not server.started:
-                await anyio.lowlevel.checkpoint()
+            await start_serving(group, server)
         stub.port = server.servers[0].sockets[0].getsockname()[1]
         try:
             yield stub

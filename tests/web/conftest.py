@@ -35,6 +35,7 @@ from duologue.web.service import Service
 from duologue.web.settings import Settings
 from duologue.web.uvicorn_impl import PatientServer, server_config
 from tests.patience import PATIENCE_S
+from tests.uvicorn_start import start_serving
 
 
 class Deaf:
@@ -131,9 +132,7 @@ async def _open_house(
             listener.bind(("127.0.0.1", 0))
             with anyio.fail_after(PATIENCE_S):
                 async with calls, live, registry, anyio.create_task_group() as tasks:
-                    tasks.start_soon(server.serve, [listener])
-                    while not server.started:
-                        await anyio.lowlevel.checkpoint()
+                    await start_serving(tasks, server, [listener])
                     port: int = listener.getsockname()[1]
                     yield House(app.state.service, engine, clock, port)
                     server.should_exit = True

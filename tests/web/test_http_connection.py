@@ -22,6 +22,7 @@ from duologue.web.http_connection import (
 )
 from duologue.web.uvicorn_impl import PatientServer, server_config
 from tests.patience import PATIENCE_S
+from tests.uvicorn_start import start_serving
 
 # -- the rules ------------------------------------------------------------------------------
 
@@ -133,9 +134,7 @@ async def serving() -> AsyncIterator[tuple[int, PatientServer]]:
         server = PatientServer(server_config(echo))
         with anyio.fail_after(PATIENCE_S):
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(server.serve, [listener])
-                while not server.started:
-                    await anyio.lowlevel.checkpoint()
+                await start_serving(tasks, server, [listener])
                 try:
                     yield listener.getsockname()[1], server
                 finally:

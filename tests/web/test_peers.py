@@ -19,6 +19,7 @@ from duologue.web import peers as module
 from duologue.web.peers import FIGURES, SECRETS, Peers, SharedSecret, inside_client
 from duologue.web.seat import Seat, inside_socket
 from duologue.web.uvicorn_impl import PatientServer, server_config
+from tests.uvicorn_start import start_serving
 
 pytestmark = pytest.mark.anyio
 
@@ -50,9 +51,7 @@ async def answering(path: Path, told: list[bytes]) -> AsyncIterator[None]:
     )
     server = PatientServer(server_config(app, path=str(path)))
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(server.serve)
-        while not server.started:  # noqa: ASYNC110 - uvicorn tells nobody
-            await anyio.sleep(0.01)
+        await start_serving(tasks, server)
         yield
         server.should_exit = True
 

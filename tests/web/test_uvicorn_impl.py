@@ -27,6 +27,7 @@ from duologue.web.uvicorn_impl import (
     server_config,
 )
 from tests.patience import PATIENCE_S
+from tests.uvicorn_start import start_serving
 
 pytestmark = pytest.mark.anyio
 
@@ -50,9 +51,7 @@ async def serving(handler: Handler, **changes: Any) -> AsyncIterator[int]:
         server = PatientServer(config)
         with anyio.fail_after(PATIENCE_S):
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(server.serve, [listener])
-                while not server.started:
-                    await anyio.lowlevel.checkpoint()
+                await start_serving(tasks, server, [listener])
                 try:
                     yield listener.getsockname()[1]
                 finally:
