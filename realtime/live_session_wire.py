@@ -4,21 +4,23 @@ Source: ``openai.types.live`` of the ``openai`` package, version 3.57. Unknown f
 their name; unknown models and voices are taken, shown back and mapped to what there is.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final, Literal
 
-from duologue.realtime.json_fields import Fields, Json, missing, shown, wrong_value
+from duologue.realtime.delegation_wire import (
+    LONGEST_IDENTIFIER,
+    LONGEST_INSTRUCTIONS,
+    decode_delegation,
+    decode_delegation_change,
+    encode_delegation,
+)
+from duologue.realtime.json_fields import Fields, missing, shown, wrong_value
 from duologue.realtime.live_questions import decode_questions
-from duologue.realtime.tool_wire import LONGEST_TOOL_NAME, decode_tool_choice, decode_tools
 from duologue.sessions.history import text_size
 from duologue.sessions.items import InputText, MessageItem, OutputText
 from duologue.sessions.live_config import (
     MOST_INPUT,
-    ClientDelegation,
     DataChannelRules,
-    DecisionsDelegation,
-    Delegation,
     LiveChange,
     LiveConfig,
     LiveFormat,
@@ -26,37 +28,17 @@ from duologue.sessions.live_config import (
     TranscriptEvent,
     Trigger,
 )
-from duologue.sessions.session_config import AudioFormat, FunctionTool
+from duologue.sessions.session_config import AudioFormat
 
-LONGEST_INSTRUCTIONS: Final = 131_072
-"""Characters: about 8 for each of the 16,384 tokens that are allowed."""
 LONGEST_HISTORY: Final = 262_144
-LONGEST_IDENTIFIER: Final = 512
-MOST_DELAY_MS: Final = 600_000
 MOST_IDLE_S: Final = 86_400
 Medium = Literal["socket", "media"]
 """Whether sound goes over the WebSocket, or over media of its own (WebRTC)."""
 
-_TYPES: Final = ("client", "responses", "decisions")
 _TRANSCRIPTS: Final[tuple[TranscriptEvent, ...]] = (
     "session.input_transcript.delta",
     "session.output_transcript.delta",
 )
-_RESPONSES: Final = (
-    "model",
-    "instructions",
-    "max_output_tokens",
-    "parallel_tool_calls",
-    "reasoning",
-    "service_tier",
-    "text",
-    "tool_choice",
-    "tools",
-)
-_EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh")
-_TIERS: Final = ("auto", "default", "fast_tier_temp_pilot", "flex", "priority", "ultrafast")
-
-
 # -- from the client ------------------------------------------------------------------------
 
 
@@ -77,7 +59,7 @@ def decode_live_config(session: Fields, medium: Medium) -> LiveConfig:
         format=audio_format,
         history=history,
         shown_history=history_shown,
-        delegation=_decode_delegation(session),
+        delegation=decode_delegation(session),
         triggers=_decode_triggers(session) or (),
         store=session.boolean("store") or False,
         channel=_decode_client(session),
@@ -91,7 +73,7 @@ def decode_live_change(session: Fields, config: LiveConfig) -> LiveChange:
     """What an update changes of a session that is configured like this. Raises ProtocolError."""
     session.only("delegation", "triggers")
     return LiveChange(
-        _decode_delegation_change(session, config.delegation), _decode_triggers(session)
+        decode_delegation_change(session, config.delegation), _decode_triggers(session)
     )
 
 
@@ -111,7 +93,7 @@ def decode_fork(session: Fields | None, config: LiveConfig, medium: Medium) -> L
     if session.has("delegation") and not isinstance(config.delegation, ResponsesDelegation):
         path = session.at("delegation")
         raise wrong_value(path, "can only be changed where it is of the type 'responses'.")
-    delegation = _decode_delegation_change(session, config.delegation)
+    delegation = decode_delegation_change(session, config.delegation)
     store = session.boolean("store")
     return replace(
         config.changed(LiveChange(delegation)), store=config.store if store is None else store
@@ -188,114 +170,6 @@ def _decode_message(message: Fields, index: int) -> MessageItem:
     if role == "assistant":
         return MessageItem(item_id, "assistant", (OutputText(text),))
     return MessageItem(item_id, "user" if role == "user" else "system", (InputText(text),))
-
-
-def _decode_delegation(session: Fields) -> Delegation | None:
-    given = session.object("delegation")
-    if given is None:
-        return None
-    kind = given.choice("type", _TYPES)
-    if kind is None:
-        raise missing(given.at("type"))
-    delay = given.integer("acknowledgement_delay_ms", 0, MOST_DELAY_MS)
-    if kind == "client":
-        given.only("type", "acknowledgement_delay_ms")
-        return ClientDelegation(delay)
-    given.only("type", "acknowledgement_delay_ms", kind)
-    backend = given.required_object(kind)
-    return _decode_responses(backend, delay) if kind == "responses" else _decisions(backend, delay)
-
-
-def _decode_delegation_change(session: Fields, current: Delegation | None) -> Delegation | None:
-    given = session.object("delegation")
-    if given is None:
-        return None
-    kind = given.choice("type", _TYPES)
-    if kind is None:
-        raise missing(given.at("type"))
-    if kind != type_of(current or ClientDelegation()):
-        raise wrong_value(given.at("type"), "can't be changed in a session.")
-    given.only("type", "acknowledgement_delay_ms", *((kind,) if kind != "client" else ()))
-    delay = given.integer("acknowledgement_delay_ms", 0, MOST_DELAY_MS)
-    before = current.acknowledge_ms if current is not None else None
-    delay = before if delay is None else delay
-    if kind == "client":
-        return ClientDelegation(delay)
-    assert isinstance(current, ResponsesDelegation | DecisionsDelegation)
-    merged = dict(current.shown)
-    backend = given.object(kind)
-    if backend is not None:
-        merged.update((name, value) for name, value in backend.items() if value is not None)
-    fields = Fields(merged, given.at(kind))  # type: ignore[arg-type]
-    return _decode_responses(fields, delay) if kind == "responses" else _decisions(fields, delay)
-
-
-def _decode_responses(backend: Fields, delay: int | None) -> ResponsesDelegation:
-    backend.only(*_RESPONSES)
-    backend.required_string("model", LONGEST_IDENTIFIER)
-    _check_reasoning(backend)
-    backend.choice("service_tier", _TIERS)
-    tools, refused = _decode_live_tools(backend)
-    choice = "auto"
-    if tools and _chooses_function(backend):
-        choice = decode_tool_choice(backend) or "auto"
-    parallel = backend.boolean("parallel_tool_calls")
-    return ResponsesDelegation(
-        acknowledge_ms=delay,
-        instructions=backend.string("instructions", LONGEST_INSTRUCTIONS) or "",
-        tools=tools,
-        tool_choice=choice,
-        parallel_tool_calls=True if parallel is None else parallel,
-        max_output_tokens=backend.integer("max_output_tokens", 1),
-        shown={name: backend.kept(name) for name, _ in backend.items()},
-        refused=refused,
-    )
-
-
-def _check_reasoning(backend: Fields) -> None:
-    reasoning = backend.object("reasoning")
-    if reasoning is not None:
-        reasoning.only("effort", "summary")
-        reasoning.choice("effort", _EFFORTS)
-        reasoning.choice("summary", ("concise", "detailed", "auto"))
-    text = backend.object("text")
-    if text is not None:
-        text.only("verbosity")
-        text.choice("verbosity", ("low", "medium", "high"))
-
-
-def _decode_live_tools(backend: Fields) -> tuple[tuple[FunctionTool, ...], tuple[str, ...]]:
-    """The functions, and the kinds of hosted tools, which nothing here runs."""
-    functions: list[Json] = []
-    refused: list[str] = []
-    for tool in backend.objects("tools") or []:
-        kind = tool.required_string("type", LONGEST_TOOL_NAME)
-        if kind != "function":
-            refused.append(kind)
-            continue
-        tool.only("type", "name", "description", "parameters", "strict")
-        tool.boolean("strict")
-        decode_tools(Fields({"tools": [dict(tool.items())]}, backend.path))
-        functions.append(dict(tool.items()))
-    return decode_tools(Fields({"tools": functions}, backend.path)) or (), tuple(refused)
-
-
-def _chooses_function(backend: Fields) -> bool:
-    """Whether the choice is one that functions alone can follow."""
-    choice = backend.value("tool_choice")
-    return isinstance(choice, str) or (
-        isinstance(choice, dict) and choice.get("type") == "function"
-    )
-
-
-def _decisions(backend: Fields, delay: int | None) -> DecisionsDelegation:
-    backend.only("model", "questions")
-    backend.required_string("model", LONGEST_IDENTIFIER)
-    return DecisionsDelegation(
-        delay,
-        decode_questions(backend),
-        {name: backend.kept(name) for name, _ in backend.items()},
-    )
 
 
 def _decode_triggers(session: Fields) -> tuple[Trigger, ...] | None:
@@ -387,16 +261,6 @@ def _decode_extension(session: Fields) -> bool:
 # -- to the client --------------------------------------------------------------------------
 
 
-def type_of(delegation: Delegation) -> Literal["client", "responses", "decisions"]:
-    match delegation:
-        case ClientDelegation():
-            return "client"
-        case ResponsesDelegation():
-            return "responses"
-        case DecisionsDelegation():
-            return "decisions"
-
-
 def encode_live_session(
     config: LiveConfig, session_id: str, expires_at: int, medium: Medium
 ) -> dict[str, object]:
@@ -427,16 +291,4 @@ def encode_live_session(
         encoded["wake_policy"] = {"type": "speech", "vad_threshold": config.wake_threshold}
     if config.turn_marks:
         encoded["duologue"] = {"turn_marks": True}
-    return encoded
-
-
-def encode_delegation(delegation: Delegation | None) -> Mapping[str, object] | None:
-    if delegation is None:
-        return None
-    kind = type_of(delegation)
-    encoded: dict[str, object] = {"type": kind}
-    if delegation.acknowledge_ms is not None:
-        encoded["acknowledgement_delay_ms"] = delegation.acknowledge_ms
-    if not isinstance(delegation, ClientDelegation):
-        encoded[kind] = delegation.shown
     return encoded

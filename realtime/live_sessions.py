@@ -41,7 +41,8 @@ from duologue.sessions.live_config import (
 from duologue.sessions.live_duplex import DuplexVoice, duplex_pace
 from duologue.sessions.live_microphone import WakeDetector
 from duologue.sessions.live_recording import LiveRecording
-from duologue.sessions.live_session import LivePace, LiveSession
+from duologue.sessions.live_session import LiveSession
+from duologue.sessions.live_voice import LivePace
 from duologue.sessions.ports import Clock
 from duologue.sessions.registry import (
     RETRY_AFTER,

@@ -36,7 +36,8 @@ from duologue.sessions.live_events import (
     TurnMarked,
 )
 from duologue.sessions.live_listening import LiveListening
-from duologue.sessions.live_session import LivePace, LiveSession
+from duologue.sessions.live_session import LiveSession
+from duologue.sessions.live_voice import LivePace
 
 QUIET: Final = 13.0
 """Root mean square of a frame (of 32,768) below which nobody hears it: it becomes zeros, which is

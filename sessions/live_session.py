@@ -11,8 +11,7 @@ on, and there are zeros where there is nothing to hear.
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 
@@ -52,7 +51,8 @@ from duologue.sessions.live_events import (
     Updated,
     UsageUpdated,
 )
-from duologue.sessions.live_mixer import RATE, LiveMixer
+from duologue.sessions.live_mixer import LiveMixer
+from duologue.sessions.live_voice import LivePace, LiveVoice
 
 MOST_BEHIND: Final = 1.0
 """Seconds of output that are made up for when the server was held up; what is more is left out."""
@@ -64,55 +64,6 @@ STEADY_FRAMES: Final = 25
 USAGE_SECONDS: Final = 10.0
 MOST_DECISION_ITEMS: Final = 256
 MOST_DECISION_TEXT: Final = 262_144
-
-
-class LiveVoice(Protocol):
-    """What speaks in a session. Every method may raise ProtocolError for its command."""
-
-    @property
-    def rate(self) -> int:
-        """Of what it hears: 16,000 or 24,000 Hz."""
-
-    def configure(self, config: LiveConfig) -> None:
-        """Delegation or triggers have changed."""
-
-    def append(self, command: AppendContext, now: float) -> None:
-        """Take it in, and acknowledge it with ``ContextAppended``."""
-
-    def add_item(self, command: CreateResponseItem) -> None: ...
-
-    def respond(self, command: CreateResponse) -> None: ...
-
-    def decide(self, command: CreateDecision, texts: tuple[str, ...]) -> None:
-        """Answer the delegation's questions; ``texts``: the items for decisions."""
-
-    def interrupt(self) -> None:
-        """A fixture begins: say nothing more of what was being said."""
-
-    def hear(self, samples: Int16Samples, now: float) -> None:
-        """What the user says, at its rate; zeros while muted."""
-
-    def heard(self, items: tuple[tuple[str, float], ...], start_ms: int, end_ms: int) -> None:
-        """A frame was played, with these items up to so many ms of them."""
-
-    def settle(self, now: float) -> None:
-        """Do what was waiting for its moment."""
-
-
-@dataclass(frozen=True, slots=True)
-class LivePace:
-    """How output keeps time.
-
-    ``patience`` in seconds: for how long a frame of a model that makes each in its time is waited
-    for; it may leave a frame early. 0 for a mixer's own.
-    """
-
-    frame_ms: int = 40
-    patience: float = 0.0
-
-    @property
-    def frame_samples(self) -> int:
-        return self.frame_ms * RATE // 1000
 
 
 class LiveSession:

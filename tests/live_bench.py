@@ -11,7 +11,8 @@ from duologue.sessions.core import Session
 from duologue.sessions.events import AudioReceived, Event, PlaybackReported, VoiceProbability
 from duologue.sessions.live_cascade import CascadeVoice, cascade_config
 from duologue.sessions.live_config import LiveConfig
-from duologue.sessions.live_session import LivePace, LiveSession
+from duologue.sessions.live_session import LiveSession
+from duologue.sessions.live_voice import LivePace
 from duologue.sessions.session_config import SessionConfig, SessionLimits
 
 SPEC = EngineSpec(model="m", voices=("v",), default_voice="v", context_tokens=8000)

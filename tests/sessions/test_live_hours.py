@@ -16,7 +16,8 @@ from duologue.engines.engine import ResponseEnded, SpeechGenerated, TranscriptFi
 from duologue.sessions import live_events as live
 from duologue.sessions.live_config import LiveConfig
 from duologue.sessions.live_duplex import DuplexVoice, duplex_pace
-from duologue.sessions.live_session import LivePace, LiveSession
+from duologue.sessions.live_session import LiveSession
+from duologue.sessions.live_voice import LivePace
 from duologue.sessions.session_config import SessionLimits
 from tests.live_bench import LiveBench
 
