@@ -17,7 +17,13 @@ import aioice
 import anyio
 from aioice import stun
 from aioice.candidate import candidate_foundation, candidate_priority
-from aioice.ice import StunProtocol, relayed_candidate, server_reflexive_candidate
+from aioice.ice import (
+    ConnectionClosed,
+    ConnectionEvent,
+    StunProtocol,
+    relayed_candidate,
+    server_reflexive_candidate,
+)
 from aiortc.rtcicetransport import RTCIceGatherer
 
 from duologue.realtime.shared_port import SharedPort
@@ -65,6 +71,11 @@ class IceAgent(aioice.Connection):
         super().__init__(ice_controlling=controlling)
         self._settings = settings
         self.on_lost: Callable[[], None] = _ignore
+
+    async def get_event(self) -> ConnectionEvent:
+        """As aioice's, but it never says that there is no event: aiortc would ask again for ever,
+        without a pause, of a connection that was closed in the moment in which it began."""
+        return await super().get_event() or ConnectionClosed()
 
     async def get_component_candidates(
         self,

@@ -30,11 +30,14 @@ from duologue.realtime.sdp_answer import Choice, LocalSide
 from duologue.realtime.sdp_offer import invalid_sdp
 from duologue.realtime.video_receiver import CameraSettings
 from duologue.realtime.video_sender import Picture, ScreenSettings
+from duologue.sessions.errors import ProtocolError
 
 logger = logging.getLogger(__name__)
 
 CHANNEL: Final = "oai-events"
 """The label of the data channel that carries events."""
+MOST_OFFERS: Final = 8
+"""Later offers of a call that wait while one is answered; one more is refused."""
 _RENEW_BEFORE: Final = timedelta(days=15)
 
 
@@ -85,6 +88,7 @@ class RtcPeer:
         self._listener = listener
         self._ice = self._make_ice(choice)
         self._next_ice: RTCIceTransport | None = None
+        self._renewal = anyio.Lock()
         self._version = 0
         certificate = certificates.current(datetime.now(UTC))
         self._dtls = MediaTransport(self._ice, [certificate])
@@ -204,8 +208,18 @@ class RtcPeer:
         """Our side for a later offer of the same peer; :meth:`reconnect` follows.
 
         New credentials are an ICE restart (RFC 8445 section 9); without, all stays as it is.
-        Raises ProtocolError for an offer that changes more than that, and OSError.
+        Raises ProtocolError for an offer that changes more than that, or when too many wait for
+        theirs, and OSError.
         """
+        if self._renewal.statistics().tasks_waiting >= MOST_OFFERS:
+            message = "Too many offers at once: wait for an answer."
+            raise ProtocolError("rate_limit_exceeded", message)
+        async with self._renewal:
+            return await self._renew(choice)
+
+    async def _renew(self, choice: Choice) -> LocalSide:
+        if self._closing:
+            raise invalid_sdp("The call is over.")
         before = self._choice
         same = (
             choice.fingerprints == before.fingerprints
@@ -218,10 +232,19 @@ class RtcPeer:
         if (choice.ufrag, choice.password) == (before.ufrag, before.password):
             return await self._side(self._ice)
         if self._next_ice is not None:
-            await self._next_ice.stop()
-        self._next_ice = self._make_ice(choice)
-        self._choice = choice
-        return await self._side(self._next_ice)
+            await _stop(self._next_ice)
+            self._next_ice = None
+        ice = self._make_ice(choice)
+        try:
+            side = await self._side(ice)
+            if self._closing:
+                raise invalid_sdp("The call is over.")
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await _stop(ice)
+            raise
+        self._next_ice, self._choice = ice, choice
+        return side
 
     async def reconnect(self) -> None:
         """Go over to the way that was renewed, if it was. Raises PeerFailed, in time."""
@@ -331,8 +354,13 @@ class RtcPeer:
             with anyio.move_on_after(self._settings.farewell_seconds):
                 for ice in (self._ice, self._next_ice):
                     if ice is not None:
-                        await ice.stop()
-                        await ice._connection.close()
+                        await _stop(ice)
+
+
+async def _stop(ice: RTCIceTransport) -> None:
+    """Leave no socket, whether it was started or only gathered."""
+    await ice.stop()
+    await ice._connection.close()
 
 
 def _place(choice: Choice) -> tuple[object, ...]:

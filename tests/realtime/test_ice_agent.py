@@ -3,7 +3,10 @@
 import socket
 
 import anyio
+import anyio.lowlevel
 import pytest
+from aioice.ice import ConnectionClosed
+from aiortc.rtcicetransport import RTCIceParameters, RTCIceTransport
 
 from duologue.realtime.ice_agent import (
     IceAgent,
@@ -104,3 +107,23 @@ async def test_a_peer_is_learnt_from_its_checks_and_lost_when_it_no_longer_answe
     with anyio.fail_after(PATIENCE_S):
         await lost.wait()
     await ours.close()
+
+
+async def test_one_that_is_closed_says_so_whenever_it_is_asked():
+    agent = IceAgent(IceSettings(addresses=HOME), controlling=False)
+    await agent.close()
+    for _ in range(2):
+        with anyio.fail_after(PATIENCE_S):
+            assert isinstance(await agent.get_event(), ConnectionClosed)
+
+
+async def test_a_transport_that_is_stopped_as_it_starts_holds_nobody_up():
+    gatherer = IceGatherer(IceSettings(addresses=HOME), controlling=False)
+    transport = RTCIceTransport(gatherer)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(transport.start, RTCIceParameters("user", "p" * 24, False))
+        await anyio.lowlevel.checkpoint()
+        with anyio.fail_after(PATIENCE_S):
+            await transport.stop()
+        tasks.cancel_scope.cancel()
+    assert transport.state == "closed"
