@@ -44,9 +44,7 @@ def parser(description: str) -> argparse.ArgumentParser:
     about = "a headless Chromium that calls and interrupts: how soon it hears nothing more"
     command = commands.add_parser("chromium", help=about, description=about)
     add_common(command, chromium)
-    command.add_argument(
-        "--recordings", type=Path, default=FOLDER, help=f"folder of speech (default: {FOLDER})"
-    )
+    add_recordings(command)
     command.add_argument("--seconds", type=float, default=40.0, help="how long it calls")
 
     about = "every recording of a table: word errors, premature answers, interruptions"
@@ -80,10 +78,8 @@ def parser(description: str) -> argparse.ArgumentParser:
         "transcripts", type=Path, help="lines of a recording's name, a tab and its words"
     )
     add_networks(command, most=1000)
-    command.add_argument(
-        "--recordings", type=Path, default=FOLDER, help=f"folder of speech (default: {FOLDER})"
-    )
-    command.add_argument("--json", metavar="FILE", help="figures as JSON; - for the last line")
+    add_recordings(command)
+    add_json(command)
     add_calling(command)
 
     about = "connections and disconnections, and sessions that do nothing: what memory they take"
@@ -104,8 +100,8 @@ def parser(description: str) -> argparse.ArgumentParser:
     command.set_defaults(alone=plain)
     command.add_argument("--lite", action="store_true", help="the small set of models")
     command.add_argument("--voice", default="", help="voice to speak with")
-    command.add_argument("--recordings", type=Path, default=FOLDER, help="folder of speech")
-    command.add_argument("--json", metavar="FILE", help="figures as JSON; - for the last line")
+    add_recordings(command)
+    add_json(command)
 
     about = "conversations alone and beside batch requests that take all they can get"
     command = commands.add_parser("beside", help=about, description=about)
@@ -132,7 +128,7 @@ def parser(description: str) -> argparse.ArgumentParser:
     command.set_defaults(alone=lanes)
     command.add_argument("--sessions", type=int, default=100, help="sessions at once")
     command.add_argument("--seconds", type=float, default=10.0, help="how long each part lasts")
-    command.add_argument("--json", metavar="FILE", help="figures as JSON; - for the last line")
+    add_json(command)
 
     about = "ticks of a full-size Moshi with random weights, and of its reference (needs torch)"
     command = commands.add_parser("ticks", help=about, description=about)
@@ -152,7 +148,7 @@ def parser(description: str) -> argparse.ArgumentParser:
     command.add_argument("--rounds", type=int, default=3)
     command.add_argument("--eager", action="store_true", help="without compilation")
     command.add_argument("--gpu-memory", type=float, default=0.0, help="as llm_gpu_memory")
-    command.add_argument("--json", metavar="FILE", help="figures as JSON; - for the last line")
+    add_json(command)
 
     about = "WebRTC calls that one core carries: stock aiortc and ours in turn, echoing"
     command = commands.add_parser("compare-aiortc", help=about, description=about)
@@ -162,10 +158,8 @@ def parser(description: str) -> argparse.ArgumentParser:
         "--ways", nargs="+", choices=WAYS, default=list(WAYS), help="what to measure"
     )
     command.add_argument("--first", type=int, help="calls to begin with")
-    command.add_argument(
-        "--recordings", type=Path, default=FOLDER, help=f"folder of speech (default: {FOLDER})"
-    )
-    command.add_argument("--json", metavar="FILE", help="figures as JSON; - for the last line")
+    add_recordings(command)
+    add_json(command)
 
     about = "mouth to ear over WebRTC: stock aiortc hears itself come back from an echo"
     command = commands.add_parser("echo", help=about, description=about)
@@ -174,12 +168,20 @@ def parser(description: str) -> argparse.ArgumentParser:
     command.add_argument(
         "--way", choices=("duologue", "duologue_steady", "aiortc"), default="duologue"
     )
+    add_recordings(command)
+    add_json(command)
+    add_calling(command)
+    return top
+
+
+def add_recordings(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--recordings", type=Path, default=FOLDER, help=f"folder of speech (default: {FOLDER})"
     )
+
+
+def add_json(command: argparse.ArgumentParser) -> None:
     command.add_argument("--json", metavar="FILE", help="figures as JSON; - for the last line")
-    add_calling(command)
-    return top
 
 
 def add_common(command: argparse.ArgumentParser, run: Run) -> None:
@@ -198,15 +200,13 @@ def add_common(command: argparse.ArgumentParser, run: Run) -> None:
         help="an option for the server that is started, as --serve=--slots=8; may be repeated",
     )
     command.add_argument("--log", type=Path, help="where the started server's log goes")
-    command.add_argument("--json", metavar="FILE", help="figures as JSON; - for the last line")
+    add_json(command)
 
 
 def add_speech(command: argparse.ArgumentParser, *, sessions: int, interrupt_every: int) -> None:
     command.add_argument("--sessions", type=int, default=sessions, help="sessions at once")
     command.add_argument("--voice", default="", help="voice to ask for")
-    command.add_argument(
-        "--recordings", type=Path, default=FOLDER, help=f"folder of speech (default: {FOLDER})"
-    )
+    add_recordings(command)
     command.add_argument(
         "--turn-detection", choices=sorted(DETECTIONS), default="server_vad", dest="turn_detection"
     )
