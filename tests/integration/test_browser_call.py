@@ -5,7 +5,6 @@ npm package ``@openai/agents-realtime``, for the test that needs it.
 """
 
 import os
-import shutil
 import wave
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,25 +15,9 @@ import pytest
 import soxr
 from playwright.sync_api import Page, sync_playwright
 
-from tests.patience import PATIENCE_S
+from tests.visit import CHROMIUM, FLAGS, PATIENCE_MS, QUESTION
 
 pytestmark = [pytest.mark.browser, pytest.mark.weights]
-
-QUESTION = Path(__file__).parent.parent / "data" / "question.wav"
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
-FLAGS = (
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--autoplay-policy=no-user-gesture-required",
-    "--use-fake-ui-for-media-stream",
-    "--use-fake-device-for-media-stream",
-)
-PATIENCE_MS = 1000 * PATIENCE_S
 
 CALL = """
 async () => {
