@@ -109,7 +109,7 @@ def open_firefox(folder: Path) -> Iterator[Firefox]:
         for child in running:
             if child.is_running():
                 child.kill()
-        process.wait(20)
+        process.wait(PATIENCE_S)
 
 
 def _reach(port: int, process: subprocess.Popen[bytes]) -> socket.socket:

@@ -7,6 +7,8 @@ import sys
 
 import psutil
 
+from tests.patience import PATIENCE_S
+
 HOLDER = """
 import subprocess, sys
 from duologue.engines.leash import Leash
@@ -44,7 +46,7 @@ def end(holder: subprocess.Popen[str]) -> None:
 def test_what_a_killed_process_started_is_ended() -> None:
     holder, child, leash = hold()
     end(holder)
-    gone, alive = psutil.wait_procs([child, leash], timeout=30)
+    gone, alive = psutil.wait_procs([child, leash], timeout=PATIENCE_S)
     assert alive == []
 
 

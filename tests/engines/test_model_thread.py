@@ -7,6 +7,7 @@ import pytest
 
 from duologue.engines.model_thread import ModelThread
 from duologue.engines.pulse import Pulse
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -35,7 +36,7 @@ async def test_a_cancel_waits_for_the_call() -> None:
     done = []
 
     def work() -> None:
-        go.wait(30)
+        go.wait(PATIENCE_S)
         done.append(True)
 
     async def call() -> None:

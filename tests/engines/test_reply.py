@@ -46,10 +46,10 @@ from duologue.engines.reply import Reply
 from duologue.engines.speaking import DRAFT_WINDOW_MS, WINDOW_MS, Voices, length_ms
 from duologue.engines.stand_ins import StandInLanguage, StandInSynthesizer
 from duologue.models.voice import VoiceCatalogue
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE_S = 60.0
 USAGE = Usage(input_tokens=11, cached_tokens=5, output_tokens=7)
 END = Finished("completed", USAGE)
 Pieces = list[Generated | Exception | anyio.Event]

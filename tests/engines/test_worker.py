@@ -19,8 +19,7 @@ from duologue.engines.lifeline import Beat, Drain, Report, Started, StartFailed,
 from duologue.engines.pulse import Pulse
 from duologue.engines.script import ScriptedOptions
 from duologue.engines.worker import BACKENDS, FORCED_EXIT
-
-WAIT_S = 60.0
+from tests.patience import PATIENCE_S
 
 STUCK_WORKER = """
 import sys, time
@@ -169,7 +168,7 @@ def test_it_ends_in_order(tmp_path: Path, how: str) -> None:
             process.popen.send_signal(signal.SIGTERM)
         else:
             process.stdin.close()
-        assert process.popen.wait(WAIT_S) == 0
+        assert process.popen.wait(PATIENCE_S) == 0
         assert os.listdir(tmp_path) == []
 
 
@@ -186,13 +185,13 @@ def test_it_ends_when_it_is_drained_and_has_no_sessions(tmp_path: Path) -> None:
     with worker(tmp_path) as process:
         process.report()
         process.tell(Drain(60.0))
-        assert process.popen.wait(WAIT_S) == 0
+        assert process.popen.wait(PATIENCE_S) == 0
 
 
 def test_it_says_why_it_could_not_start(tmp_path: Path) -> None:
     with worker(tmp_path, ScriptedOptions(start_failure="no weights")) as process:
         assert process.report() == StartFailed("RuntimeError: no weights")
-        assert process.popen.wait(WAIT_S) == 1
+        assert process.popen.wait(PATIENCE_S) == 1
         assert process.popen.stderr is not None
         logged = process.popen.stderr.read().decode()
         assert "worker test[" in logged
@@ -202,7 +201,7 @@ def test_it_says_why_it_could_not_start(tmp_path: Path) -> None:
 def test_its_log_can_be_lines_of_json(tmp_path: Path) -> None:
     options = ScriptedOptions(start_failure="no weights")
     with worker(tmp_path, options, log_format="json") as process:
-        assert process.popen.wait(WAIT_S) == 1
+        assert process.popen.wait(PATIENCE_S) == 1
         assert process.popen.stderr is not None
         lines = [json.loads(line) for line in process.popen.stderr.read().splitlines()]
         assert {(line["worker"], line["pid"]) for line in lines} == {
@@ -214,7 +213,7 @@ def test_its_log_can_be_lines_of_json(tmp_path: Path) -> None:
 def test_a_backend_that_is_unknown_is_no_start(tmp_path: Path) -> None:
     with worker(tmp_path, backend="nonsense") as process:
         assert process.report() == StartFailed("KeyError: 'nonsense'")
-        assert process.popen.wait(WAIT_S) == 1
+        assert process.popen.wait(PATIENCE_S) == 1
 
 
 @pytest.mark.parametrize("name", sorted(BACKENDS))
@@ -226,7 +225,7 @@ def test_every_backend_of_the_table_reads_its_options(name: str) -> None:
 def test_only_the_backend_that_is_asked_for_is_imported() -> None:
     heavy = {"numpy", "onnxruntime", "duologue.engines.cascade", "duologue.engines.scripted"}
     program = f"import duologue.engines.worker, sys; print({heavy!r} & set(sys.modules))"
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=WAIT_S)
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=PATIENCE_S)
     assert ran.stdout == b"set()\n"
 
 
@@ -235,7 +234,7 @@ def test_without_a_configuration_it_fails() -> None:
         [sys.executable, "-m", "duologue.engines.worker"],
         stdin=subprocess.DEVNULL,
         capture_output=True,
-        timeout=WAIT_S,
+        timeout=PATIENCE_S,
     )
     assert ended.returncode != 0
     assert b"no configuration" in ended.stderr
@@ -247,7 +246,7 @@ def test_a_stuck_event_loop_does_not_outlive_the_parent(tmp_path: Path) -> None:
         assert process.popen.stderr is not None
         assert process.popen.stderr.readline() == b"this goes to standard error\n"
         process.stdin.close()
-        assert process.popen.wait(WAIT_S) == FORCED_EXIT
+        assert process.popen.wait(PATIENCE_S) == FORCED_EXIT
         assert os.listdir(tmp_path) == []
 
 
@@ -269,7 +268,7 @@ def test_a_worker_whose_parent_was_killed_ends_and_tidies_up(tmp_path: Path) -> 
     try:
         ended = select.poll()
         ended.register(orphan, select.POLLIN)
-        assert ended.poll(WAIT_S * 1000)
+        assert ended.poll(PATIENCE_S * 1000)
     finally:
         os.close(orphan)
     assert not directory.exists()

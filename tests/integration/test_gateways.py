@@ -125,7 +125,10 @@ async def http_to(
     """A client with one connection, to one of the gateways."""
     while True:
         async with httpx.AsyncClient(
-            base_url=server.url, trust_env=False, timeout=30, limits=httpx.Limits(max_connections=1)
+            base_url=server.url,
+            trust_env=False,
+            timeout=PATIENCE_S,
+            limits=httpx.Limits(max_connections=1),
         ) as client:
             stream = (await client.get("/health")).extensions["network_stream"]
             port = stream.get_extra_info("client_addr")[1]

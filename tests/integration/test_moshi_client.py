@@ -50,7 +50,7 @@ def test_moshis_client_connects_talks_is_heard_and_leaves(moshi_server: Server) 
     pytest.importorskip("moshi")
     port = moshi_server.url.rsplit(":", 1)[1]
     done = subprocess.run(
-        [sys.executable, str(CLIENT), port, "8"], capture_output=True, text=True, timeout=100
+        [sys.executable, str(CLIENT), port, "8"], capture_output=True, text=True, timeout=PATIENCE_S
     )
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stdout + done.stderr

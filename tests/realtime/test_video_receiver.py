@@ -378,7 +378,7 @@ async def test_a_caller_that_goes_does_not_wait_for_the_decoder(
         decoder: VideoDecoder, pictures: list[CodedPicture], stopped: Callable[[], bool]
     ) -> None:
         began.set()
-        busy.wait(20)
+        busy.wait(PATIENCE_S)
         seen.append(stopped())
 
     monkeypatch.setattr(VideoDecoder, "decode", decode)

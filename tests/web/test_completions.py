@@ -29,6 +29,7 @@ from duologue.engines.stand_ins import (
 )
 from duologue.web import completions
 from duologue.web.settings import Settings
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -56,7 +57,11 @@ def said(*texts: str) -> Any:
 async def client(house: Any, key: str = "any") -> AsyncIterator[AsyncOpenAI]:
     async with openai.DefaultAsyncHttpxClient(trust_env=False) as http:
         yield AsyncOpenAI(
-            api_key=key, base_url=f"{house.url}/v1", max_retries=0, timeout=20.0, http_client=http
+            api_key=key,
+            base_url=f"{house.url}/v1",
+            max_retries=0,
+            timeout=PATIENCE_S,
+            http_client=http,
         )
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from duologue.codecs.wav import read_wav
 from tests.conftest import ScriptedServer
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.weights
 
@@ -22,7 +23,7 @@ def talk(*options: str, typed: str = "") -> subprocess.CompletedProcess[str]:
         input=typed,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_S,
         env=dict(os.environ),
     )
 

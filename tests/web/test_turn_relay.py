@@ -55,7 +55,7 @@ def relay(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Relay]:
             yield found
         finally:
             process.terminate()
-            process.wait(10)
+            process.wait(PATIENCE_S)
 
 
 async def listening(relay: Relay) -> None:

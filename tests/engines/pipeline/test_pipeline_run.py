@@ -19,10 +19,10 @@ from duologue.engines.pipeline.pipeline_run import (
     StageFatal,
 )
 from duologue.engines.pipeline.stage_graph import Companions, Edge, Graph, Kind, Stage
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE_S = 60.0
 GRAPH = Graph(
     "two",
     (
