@@ -45,13 +45,24 @@ DEFAULT_CASES = (
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
-        "--cases", nargs="+", default=DEFAULT_CASES, metavar="N:WINDOWS:KV[:WEIGHTS]"
+        "--cases", nargs="*", default=DEFAULT_CASES, metavar="N:WINDOWS:KV[:WEIGHTS]"
     )
     command.add_argument("--ticks", type=int, default=300, help="ticks of a case")
     command.add_argument(
         "--long", type=int, default=7500, help="ticks of a case with joins and leaves"
     )
     command.add_argument("--reference", type=int, nargs="*", default=[1, 32, 64])
+    command.add_argument(
+        "--ranks",
+        type=int,
+        nargs="*",
+        default=[],
+        metavar="N",
+        help="one model on so many devices, for each N, from a checkpoint of 16 GB made for it",
+    )
+    command.add_argument(
+        "--rank-sessions", type=int, default=64, help="sessions of one model on several devices"
+    )
     command.add_argument("--compared", type=int, default=200, help="ticks of what is compared")
     command.add_argument("--small", action="store_true", help="a tiny network, to try this out")
     command.add_argument("--device", help="of torch: cuda where there is one, else cpu")

@@ -102,11 +102,24 @@ class Pair:
         return {slot: first[slot].text for slot in sound}
 
 
-@pytest.fixture(scope="module")
-def loaded(folder: Path, one_thread: None) -> Iterator[Pair]:
+ON_TWO_GPUS = pytest.param(
+    "cuda",
+    marks=[
+        pytest.mark.gpu,
+        pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices"),
+    ],
+)
+
+
+@pytest.fixture(scope="module", params=["cpu", ON_TWO_GPUS])
+def loaded(request: pytest.FixtureRequest, folder: Path, one_thread: None) -> Iterator[Pair]:
     losses: list[str] = []
     options = MoshiOptions(
-        folder=str(folder), name="m", device="cpu", limits=DuplexLimits(slots=SLOTS)
+        folder=str(folder),
+        name="m",
+        device=request.param,
+        dtype="float32",
+        limits=DuplexLimits(slots=SLOTS),
     )
     alone = load_moshi(options)
     shared = load_moshi(

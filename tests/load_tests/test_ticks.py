@@ -9,7 +9,7 @@ pytest.importorskip("torch", reason="torch comes with duologue[moshi]")
 
 import torch
 
-from load_tests import tick_cases, ticks
+from load_tests import tick_cases, tick_networks, tick_ranks, tick_rows, ticks
 
 
 @pytest.fixture(autouse=True)
@@ -52,15 +52,40 @@ def test_each_case_has_a_row_and_the_comparisons_hold() -> None:
     assert len(lines) == 2 + len(rows) + len(changes) + 1
 
 
+def test_a_model_on_two_ranks_has_a_row_for_one_session_and_for_several() -> None:
+    pytest.importorskip("moshi.models", reason="pip install --no-deps moshi einops")
+    words = ("--cases", "--reference", "--compared", "0", "--ticks", "3")
+    args = arguments(*words, "--ranks", "2", "--rank-sessions", "2")
+    figures = ticks.run(args, lambda line: None)
+    rows = figures["ticks"]
+    assert isinstance(rows, list)
+    assert [(row["who"], row["sessions"], row["ticks"]) for row in rows] == [
+        ("2 devices", 1, 3),
+        ("2 devices", 2, 3),
+    ]
+    assert figures["ranks_differ_at"] is None
+    assert all("said" not in row for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("others", "tick"), [([[4, 5, 6]], None), ([[4, 5, 7]], 2), ([[4, 5, 7], [4, None, 6]], 1)]
+)
+def test_the_first_tick_at_which_ranks_say_different_words_is_told(
+    others: list[list[int | None]], tick: int | None
+) -> None:
+    rows: list[tick_rows.Row] = [{"said": list(said)} for said in [[4, 5, 6], *others]]
+    assert tick_ranks.first_difference(rows) == tick
+
+
 def test_narrow_weights_are_read_as_a_byte_each_and_the_wide_ones_come_back() -> None:
-    network = ticks.small_network("cpu")
+    network = tick_networks.small_network("cpu")
     layer = network.language.transformer.layers[0].self_attn.in_proj
-    wide = ticks.weight_bytes(network)
-    with ticks.narrowed(network, "fp8", "cpu"):
+    wide = tick_networks.weight_bytes(network)
+    with tick_networks.narrowed(network, "fp8", "cpu"):
         assert network.language.transformer.layers[0].self_attn.in_proj is not layer
-        assert ticks.weight_bytes(network) < wide
+        assert tick_networks.weight_bytes(network) < wide
     assert network.language.transformer.layers[0].self_attn.in_proj is layer
-    assert ticks.weight_bytes(network) == wide
+    assert tick_networks.weight_bytes(network) == wide
 
 
 @pytest.mark.parametrize(
