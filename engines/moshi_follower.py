@@ -13,7 +13,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from weakref import finalize
 
 import msgspec
 import numpy as np
@@ -40,7 +39,7 @@ from duologue.engines.rank_group import RankGroup, find_meeting
 from duologue.engines.settled_heap import settle_heap
 from duologue.engines.step_graph import Run, capture
 from duologue.models.moshi.checkpoint import load_temporal_part, read_checkpoint
-from duologue.models.moshi.host_bricks import HostBricks
+from duologue.models.moshi.host_bricks import locked_bricks
 from duologue.models.moshi.streaming_state import SavedPart
 from duologue.models.moshi.tensor_shards import Shard
 from duologue.models.moshi.transformer import TemporalTransformer
@@ -68,8 +67,7 @@ class Follower:
         self.state = part.new_state(told.slots, kv_dtype, told.pages)
         if self.state.offset.is_cuda:
             each, _ = part.ring_pages
-            self.state.bricks = HostBricks(self.state.paged(), spare=each)
-            finalize(self, self.state.bricks.close).atexit = False
+            self.state.bricks = locked_bricks(self.state.paged(), spare=each)
         norm = next(part.layers[0].norm1.parameters())
         self._device = norm.device
         self._x = torch.zeros(

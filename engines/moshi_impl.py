@@ -1,7 +1,6 @@
 """A Moshi-family network as a stepper: arrays in, one step, arrays out."""
 
 from dataclasses import dataclass
-from weakref import finalize
 
 import numpy as np
 import torch
@@ -10,7 +9,7 @@ from duologue.engines.lockstep import LockstepError, StepInput, StepOutput
 from duologue.engines.moshi_crew import Alone, Crew, Kept
 from duologue.engines.step_graph import Run, capture
 from duologue.models.moshi.duplex_network import DuplexInput, DuplexNetwork
-from duologue.models.moshi.host_bricks import HostBricks
+from duologue.models.moshi.host_bricks import locked_bricks
 from duologue.models.moshi.moshi_config import SamplingChoice
 from duologue.models.moshi.page_book import PageBook
 from duologue.models.moshi.streaming_state import SavedPart
@@ -83,8 +82,7 @@ class MoshiStepper:
             self._graphs = fuse(network.language)
             fuse_codec(network.mimi)
             temporal = self.state.language.temporal
-            temporal.bricks = HostBricks(temporal.paged(), spare=each)
-            finalize(self, temporal.bricks.close).atexit = False
+            temporal.bricks = locked_bricks(temporal.paged(), spare=each)
 
     @property
     def shortened(self) -> int:

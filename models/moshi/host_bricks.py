@@ -5,9 +5,11 @@ fresh memory at a thirtieth of that; but locking it in one piece holds the devic
 that takes. So it is made in bricks, on a thread of its own, bit by bit, before it is needed.
 """
 
+import mmap
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from math import prod
 from time import sleep
 from typing import Final
 from weakref import finalize
@@ -17,32 +19,31 @@ from torch import Tensor
 
 BRICK_PAGES: Final = 8
 LOCKED_BYTES: Final = 2**20
-"""Smaller tensors share memory pages with others, and are as quick without."""
+"""Smaller tensors are as quick without."""
 REST_S: Final = 0.001
-"""Between two locks, each of which may hold the device up for a millisecond."""
+"""Between two locks, each of which may hold the device up for half a millisecond."""
 
-_Shape = tuple[torch.Size, torch.dtype]
-Release = Callable[[], None]
-Pin = Callable[[Tensor], Release]
+Shapes = tuple[tuple[torch.Size, torch.dtype], ...]
+Pin = Callable[[Tensor], None]
 
 
-def page_lock(tensor: Tensor) -> Release:
-    """Lock a tensor's memory, until what is returned is called. What can't be locked is slower."""
-    begin, size = tensor.data_ptr(), tensor.nbytes
-    if size < LOCKED_BYTES or torch.cuda.cudart().cudaHostRegister(begin, size, 0):
-        return lambda: None
-    return lambda: torch.cuda.cudart().cudaHostUnregister(begin)
+def page_lock(tensor: Tensor) -> None:
+    """Lock a tensor's memory for as long as the process lives. What can't be locked is slower."""
+    if tensor.nbytes >= LOCKED_BYTES:
+        torch.cuda.cudart().cudaHostRegister(tensor.data_ptr(), tensor.nbytes, 0)
 
 
 class Brick:
     """Host tensors ``[BRICK_PAGES, ...]``, one for each of what pages consist of."""
 
-    def __init__(self, shapes: Sequence[_Shape], pin: Pin, rest_s: float = 0.0) -> None:
+    def __init__(self, shapes: Shapes, pin: Pin, rest_s: float = 0.0) -> None:
         self.tensors: list[Tensor] = []
         for size, dtype in shapes:
-            # Written to, or its memory would not be there yet.
-            made = torch.zeros(BRICK_PAGES, *size, dtype=dtype)
-            finalize(self, pin(made)).atexit = False
+            # Mapped, as locks are of whole pages, which nothing else may be in.
+            memory = mmap.mmap(-1, BRICK_PAGES * prod(size) * dtype.itemsize)
+            made = torch.frombuffer(memory, dtype=dtype).view(BRICK_PAGES, *size)
+            made.view(torch.uint8).zero_()  # or it would not be there yet
+            pin(made)
             self.tensors.append(made)
             if rest_s and made.nbytes >= LOCKED_BYTES:
                 sleep(rest_s)
@@ -62,16 +63,15 @@ def fresh_pages(like: Sequence[Tensor], pages: int) -> KeptPages:
 
 
 class HostBricks:
-    """Bricks for pages of ``like``, tensors whose first dimension is the page.
+    """Bricks for pages that consist of ``shapes``, see :func:`shapes_of`.
 
     ``spare``: pages for which there are always bricks ahead, if memory is made fast enough; where
     it is not, who asks waits while they are made. Bricks are never fewer again: as many as were
     held at once, and the spare ones.
     """
 
-    def __init__(self, like: Sequence[Tensor], spare: int, pin: Pin = page_lock) -> None:
-        # Of the tensors themselves nothing is kept: they are much of a device's memory.
-        self._shapes = [(tensor.shape[1:], tensor.dtype) for tensor in like]
+    def __init__(self, shapes: Shapes, spare: int, pin: Pin = page_lock) -> None:
+        self._shapes = shapes
         self._pin = pin
         self._spare = bricks_for(spare)
         # Given back by whoever drops a reference, in the middle of anything: no lock is taken.
@@ -97,9 +97,10 @@ class HostBricks:
         return kept
 
     def close(self) -> None:
-        """Make no more ahead. Idempotent; may be called from anywhere."""
+        """Make no more ahead. Idempotent."""
         self._closing = True
         self._wanted.set()
+        self._thread.join()
 
     @property
     def free(self) -> int:
@@ -124,3 +125,20 @@ class HostBricks:
 
 def bricks_for(pages: int) -> int:
     return -(-pages // BRICK_PAGES)
+
+
+def shapes_of(paged: Sequence[Tensor]) -> Shapes:
+    """Of tensors whose first dimension is the page."""
+    return tuple((tensor.shape[1:], tensor.dtype) for tensor in paged)
+
+
+_shared: dict[Shapes, HostBricks] = {}
+
+
+def locked_bricks(paged: Sequence[Tensor], spare: int) -> HostBricks:
+    """The process' bricks for pages on a CUDA device. They stay: an address that was locked and is
+    free again may be one that the device's driver wants for itself."""
+    shapes = shapes_of(paged)
+    if shapes not in _shared:
+        _shared[shapes] = HostBricks(shapes, spare)
+    return _shared[shapes]
