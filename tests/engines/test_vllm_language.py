@@ -5,6 +5,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
+import anyio.to_thread
 import pytest
 from blockbuster import BlockBuster
 
@@ -348,5 +350,68 @@ async def test_vllm_itself_answers_warms_calls_and_is_cancelled(
                 break
         asked = request("Call it.", tools=(WEATHER,), tool_choice="required")
         assert any(isinstance(piece, CallEnded) for piece in await read(language, asked))
+    finally:
+        await language.aclose()
+
+
+@pytest.mark.skipif(find_spec("vllm") is None, reason="vllm is not installed")
+@pytest.mark.timeout(1800)
+@pytest.mark.filterwarnings("ignore")  # vLLM and torch warn of each other
+async def test_in_vllm_itself_a_conversation_overtakes_what_waits_of_the_batch_lane(
+    tmp_path: Path, blockbuster: BlockBuster
+) -> None:
+    blockbuster.deactivate()  # vLLM looks at files on its event loop
+    from vllm import SamplingParams
+
+    from duologue.engines.vllm_impl import VllmEngine
+    from load_tests.tiny_model import Geometry, write_model
+
+    # So long that nothing which holds a place ends by itself.
+    folder = write_model(tmp_path, Geometry(max_position_embeddings=32_768))
+    stage = VllmStage(path=str(folder), places=1, batch=1, eager=True)
+    engine = await anyio.to_thread.run_sync(VllmEngine, stage)
+    language = VllmLanguage(stage, Pulse(), lambda _: engine)
+    await language.load()
+    places = engine.llm.vllm_config.scheduler_config.max_num_seqs
+    held = [anyio.Event() for _ in range(places)]
+    for_ever = SamplingParams(max_tokens=30_000, ignore_eos=True)
+    began: list[str] = []
+
+    async def hold(number: int) -> None:
+        name, rank = f"hold-{number}", int(Rank.BATCH)
+        prompt = {"prompt_token_ids": [number + 5]}
+        async for _ in engine.llm.generate(prompt, for_ever, name, priority=rank):
+            held[number].set()
+
+    async def ask(name: str, rank: Rank) -> None:
+        async with language.answer(name, request(name), lambda: rank) as pieces:
+            async for piece in pieces:
+                if isinstance(piece, Began):
+                    began.append(name)
+                    return
+
+    async def known(requests: int) -> None:
+        """Until vLLM has so many."""
+        while engine.llm.output_processor.get_num_unfinished_requests() < requests:
+            await anyio.lowlevel.checkpoint()
+
+    try:
+        async with anyio.create_task_group() as holding:
+            for number in range(places):
+                holding.start_soon(hold, number)
+            for event in held:
+                await event.wait()
+            async with anyio.create_task_group() as asking:
+                for number in range(4):
+                    asking.start_soon(ask, f"batch {number}", Rank.BATCH)
+                await known(places + 4)
+                asking.start_soon(ask, "conversation", Rank.FIRST)
+                await known(places + 5)
+                assert began == []
+                await engine.abort("hold-0")
+            assert began[0] == "conversation"
+            assert sorted(began[1:]) == [f"batch {number}" for number in range(4)]
+            for number in range(1, places):
+                await engine.abort(f"hold-{number}")
     finally:
         await language.aclose()
