@@ -1,6 +1,7 @@
 """Draws ``docs/ticks.json`` as SVG: ``python docs/draw_ticks.py``.
 
-The file is what ``python -m load_tests ticks --json docs/ticks.json`` writes.
+The file is what ``python -m load_tests ticks --json docs/ticks.json`` writes; ``ranks`` has the
+rows of ``--cases --reference --ranks 1 2`` on a machine with two.
 """
 
 import json
@@ -33,15 +34,21 @@ STYLE = """
 WINDOWS = {"full": "full windows", "young": "20 s old", "churn": "coming and going"}
 
 
+def is_ours(row: dict[str, Any]) -> bool:
+    return not row["who"].startswith("moshi")
+
+
 def ordered(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """By sessions, ours before the reference's."""
-    return sorted(rows, key=lambda row: (row["sessions"], row["who"] != "duologue"))
+    return sorted(rows, key=lambda row: (row["sessions"], not is_ours(row)))
 
 
 def name(row: dict[str, Any]) -> str:
-    who = "" if row["who"] == "duologue" else "moshi package, "
+    who = "" if is_ours(row) else "moshi package, "
     kv = ", 8-bit keys" if row["kv"] == "fp8" else ""
-    return f"{who}{row['sessions']}, {WINDOWS[row['windows']]}{kv}"
+    weights = "" if row["weights"] == "bf16" else f", {row['weights']} weights"
+    devices = f", {row['who']}" if row["who"].endswith("devices") else ""
+    return f"{who}{row['sessions']}, {WINDOWS[row['windows']]}{kv}{weights}{devices}"
 
 
 def draw(rows: list[dict[str, Any]]) -> str:
@@ -55,14 +62,14 @@ def draw(rows: list[dict[str, Any]]) -> str:
         f'role="img" aria-label="Milliseconds of a tick">',
         f"<style>{STYLE}</style>",
         '<rect class="paper" width="100%" height="100%"/>',
-        f'<text x="{LEFT}" y="24">Milliseconds of a tick, by sessions on one H200</text>',
+        f'<text x="{LEFT}" y="24">Milliseconds of a tick, by sessions on an H200</text>',
         f'<line class="period" x1="{end:.1f}" x2="{end:.1f}" y1="{TOP - 8}" y2="{height - 26}"/>',
         f'<text class="soft" x="{end:.1f}" y="{height - 10}" text-anchor="middle">'
         "80: a frame</text>",
     ]
     for index, row in enumerate(rows):
         y = TOP + ROW * index
-        kind = "ours" if row["who"] == "duologue" else "theirs"
+        kind = "ours" if is_ours(row) else "theirs"
         length = row["p50_ms"] * scale
         parts.append(f'<text class="name" x="{LEFT - 10}" y="{y + 15}">{escape(name(row))}</text>')
         parts.append(
@@ -85,7 +92,8 @@ def draw(rows: list[dict[str, Any]]) -> str:
 
 
 def drawing() -> str:
-    return draw(json.loads((FOLDER / "ticks.json").read_text())["ticks"])
+    measured = json.loads((FOLDER / "ticks.json").read_text())
+    return draw(measured["ticks"] + [row for row in measured["ranks"] if row["who"] != "1 device"])
 
 
 if __name__ == "__main__":

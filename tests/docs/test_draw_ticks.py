@@ -16,5 +16,5 @@ def test_the_picture_in_the_folder_shows_the_figures_of_today() -> None:
 def test_every_figure_has_its_bar() -> None:
     root = ElementTree.fromstring(SCRIPT["drawing"]())
     bars = [rect for rect in root.findall(".//{*}rect") if rect.get("class") in ("ours", "theirs")]
-    assert len(bars) == 10
+    assert len(bars) == 15
     assert all(float(bar.get("width", "0")) > 10 for bar in bars)
