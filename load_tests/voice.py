@@ -46,7 +46,7 @@ async def run_voice(
         sounds = [cut.sound for cut in cuts]
         recognised = await anyio.to_thread.run_sync(recognise, sounds, recognizer)
         figures["history_words_off"] = [
-            words_off(cut.text, heard, cut.history)
+            words_off(cut.text, heard, cut.history, cut.sound)
             for cut, heard in zip(cuts, recognised, strict=True)
         ]
         figures["history"] = [
