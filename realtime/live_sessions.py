@@ -6,21 +6,22 @@ it to run; leaving it ends every call over WebRTC.
 
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
 from types import TracebackType
 from typing import Final
 
 import anyio
 import anyio.abc
 
-from duologue.engines.duplex import BeginDuplex, DuplexChoice, DuplexStream
+from duologue.engines.duplex import BeginDuplex, DuplexStream
 from duologue.engines.duplex_stream import DuplexPlaces, DuplexRefused, RemoteDuplex
 from duologue.engines.engine import EngineLost, EngineSpec, EngineUnavailable
 from duologue.engines.scribes import Scribes
 from duologue.models.silero_vad import SileroVad
 from duologue.realtime.calls import Calls, reconnect
 from duologue.realtime.duplex_driver import LiveDuplex
+from duologue.realtime.live_call import LiveCall, Past, history_of
 from duologue.realtime.live_peer import LivePeer
 from duologue.realtime.live_room import LiveLink, LiveRoom
 from duologue.realtime.live_session_wire import Medium
@@ -30,7 +31,6 @@ from duologue.realtime.rtc_peer import RtcPeer
 from duologue.realtime.sdp_answer import choose, write_answer
 from duologue.realtime.sdp_offer import parse_offer
 from duologue.sessions.errors import CODES, ProtocolError
-from duologue.sessions.items import InputAudio, Item, MessageItem
 from duologue.sessions.live_cascade import CascadeVoice, cascade_config
 from duologue.sessions.live_config import (
     DecisionsDelegation,
@@ -51,7 +51,6 @@ from duologue.sessions.registry import (
     SessionsFull,
     new_id,
 )
-from duologue.sessions.runner import Conversation
 from duologue.sessions.session_config import AudioFormat, SessionConfig
 
 logger = logging.getLogger(__name__)
@@ -63,39 +62,6 @@ MOST_RECORDINGS: Final = 8
 HEARD: Final = LiveFormat(AudioFormat.PCM, 16_000)
 """What comes from a call's receiver."""
 FAREWELL_SECONDS: Final = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class Past:
-    """What a fork begins with."""
-
-    config: LiveConfig
-    history: tuple[Item, ...] = ()
-    fork: Callable[[str, DuplexChoice | None], Awaitable[DuplexStream]] | None = None
-    """Of a frame-locked model, whose state is there for as long as the session is."""
-
-
-@dataclass(slots=True)
-class LiveCall:
-    """A session that is on. ``serve`` runs it to its end."""
-
-    id: str
-    room: LiveRoom
-    medium: Medium
-    decoder: LiveDecoder
-    serve: Callable[[], Awaitable[None]]
-    fail: Callable[[], None]
-    past: Callable[[], Past]
-    see: Callable[[bytes | None], None] = lambda jpeg: None
-    peer: RtcPeer | None = None
-    """Of a session over WebRTC."""
-    over: anyio.Event = field(default_factory=anyio.Event)
-    counted: bool = False
-    """Here, in the headcount; the others are, as the registry's sessions."""
-
-    @property
-    def config(self) -> LiveConfig:
-        return self.room.session.config
 
 
 class LiveSessions:
@@ -431,13 +397,3 @@ class LiveSessions:
         answer = write_answer(offer, choice, await call.peer.renew(choice))
         self._tasks.start_soon(reconnect, call.id, call.peer, call.fail)
         return answer
-
-
-def history_of(conversation: Conversation) -> tuple[Item, ...]:
-    """What a fork has of a conversation: what is not known of it by now never will be."""
-    return tuple(
-        item
-        for item in conversation.session.history
-        if item.status != "in_progress"
-        and not (isinstance(item, MessageItem) and InputAudio(None) in item.content)
-    )

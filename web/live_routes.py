@@ -17,8 +17,8 @@ from starlette.websockets import WebSocket
 
 from duologue.realtime.http_wire import LARGEST_BODY, encode_http_error
 from duologue.realtime.json_fields import Fields, Json, missing
+from duologue.realtime.live_call import LiveCall, Past
 from duologue.realtime.live_session_wire import decode_fork, decode_live_config
-from duologue.realtime.live_sessions import LiveCall, Past
 from duologue.realtime.live_wire import LiveDecoder, LiveEncoder
 from duologue.realtime.websocket import SocketLimits, SocketLink, open_link
 from duologue.sessions.errors import ProtocolError
