@@ -6,6 +6,7 @@ kernel's buffer only as fast as the application takes them, and cheap compressio
 """
 
 import contextlib
+from asyncio import Handle
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -18,7 +19,7 @@ from websockets.frames import OP_BINARY, Frame
 from websockets.server import ServerProtocol
 from websockets.typing import ExtensionParameter
 
-from duologue.realtime.websocket import CONTROL
+from duologue.realtime.websocket import CONTROL, EventBucket
 from duologue.web.http_connection import HttpConnection
 
 LARGEST_MESSAGE: Final = 24 * 1024 * 1024
@@ -30,8 +31,15 @@ PING_SECONDS: Final = 20.0
 LINGER_SECONDS: Final = 5.0
 """How long a client may take over the closing handshake."""
 
+MOST_FRAGMENTS: Final = 10_000
+"""Frames of one message, however small; one more closes the connection (1008)."""
+
+CONTROLS: Final = (100.0, 1000.0)
+"""Pings and pongs of a client: sustained a second, and at once; more closes the connection
+(1008)."""
+
 _SLICE: Final = 16 * 1024
-"""Bytes parsed at a time: compressed, they can unpack to 16 MiB."""
+"""Bytes parsed before everybody else gets a turn: compressed, they can unpack to 16 MiB."""
 
 
 class _TextDeflate(Extension):
@@ -77,6 +85,9 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         )
         self._unread = bytearray()
         self._feeding = False
+        self._next_feed: Handle | None = None
+        self._fragments = 0
+        self._controls = EventBucket(*CONTROLS, self.loop.time())
 
     def handle_connect(self, event: Any) -> None:
         super().handle_connect(event)
@@ -91,18 +102,27 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         self._feed()
 
     def _feed(self) -> None:
-        """Parse until the application has something to take."""
-        if self._feeding:
+        """Parse a slice, and more in turns to come, until the application has something to take."""
+        if self._feeding or not self._may_feed:
             return
         self._feeding = True
         try:
-            while self._unread and (self.close_sent or self.queue.empty()):
-                piece = bytes(self._unread[:_SLICE])
-                del self._unread[:_SLICE]
-                super().data_received(piece)
+            piece = bytes(self._unread[:_SLICE])
+            del self._unread[:_SLICE]
+            super().data_received(piece)
         finally:
             self._feeding = False
+        if self._next_feed is None:
+            self._next_feed = self.loop.call_soon(self._feed_on)
         self._balance()
+
+    def _feed_on(self) -> None:
+        self._next_feed = None
+        self._feed()
+
+    @property
+    def _may_feed(self) -> bool:
+        return bool(self._unread) and (self.close_sent or self.queue.empty())
 
     def _balance(self) -> None:
         """Let the kernel give us more only when all that it gave has been taken."""
@@ -122,6 +142,40 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         message = await self.queue.get()
         self._balance()
         return message
+
+    # -- what costs the client next to nothing ------------------------------------------------
+
+    def handle_text(self, event: Frame) -> None:
+        self._fragments = 0
+        super().handle_text(event)
+
+    def handle_bytes(self, event: Frame) -> None:
+        self._fragments = 0
+        super().handle_bytes(event)
+
+    def handle_cont(self, event: Frame) -> None:
+        self._fragments += 1
+        if self._fragments < MOST_FRAGMENTS:
+            super().handle_cont(event)
+        elif not self.close_sent:
+            self.frames.clear()
+            self.fail(1008, "too many fragments")
+
+    def handle_ping(self) -> None:
+        if self.close_sent or not self.writable.is_set():
+            # RFC 6455, section 5.5.3: not every ping has to be answered.
+            self.conn.data_to_send()
+        else:
+            super().handle_ping()
+        self._count_control()
+
+    def handle_pong(self, event: Frame) -> None:
+        super().handle_pong(event)
+        self._count_control()
+
+    def _count_control(self) -> None:
+        if not self.close_sent and self._controls.take(self.loop.time())[0] > 0:
+            self.fail(1008, "too many pings or pongs")
 
     # -- ending -----------------------------------------------------------------------------
 

@@ -231,6 +231,81 @@ async def test_a_client_that_answers_pings_stays() -> None:
             await stream.send(frame(10, data[2:6]))
 
 
+@pytest.mark.parametrize(
+    ("first", "again"),
+    [
+        (b"", frame(9, b"p" * 125)),
+        (b"", frame(10, b"p" * 125)),
+        (b"\x01\x80\0\0\0\0", b"\x00\x80\0\0\0\0"),
+        (b"\x02\x81\0\0\0\0x", b"\x00\x81\0\0\0\0x"),
+    ],
+    ids=["pings", "pongs", "empty-fragments", "fragments-of-a-byte"],
+)
+async def test_a_flood_of_what_costs_nothing_ends_the_connection(
+    monkeypatch: pytest.MonkeyPatch, first: bytes, again: bytes
+) -> None:
+    monkeypatch.setattr(uvicorn_impl, "LINGER_SECONDS", 0.1)
+    async with serving(echo) as port, await handshake(port) as stream:
+
+        async def pour() -> None:
+            try:
+                await stream.send(first)
+                while True:
+                    await stream.send(again * 500)
+            except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+                return
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(pour)
+            data = await rest(stream)
+            tasks.cancel_scope.cancel()
+    # What was still under way may have taken the close frame with it.
+    found = data.rfind(b"\x88")
+    assert found < 0 or int.from_bytes(data[found + 2 : found + 4]) == 1008
+
+
+async def test_pongs_do_not_pile_up_for_a_client_that_takes_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(uvicorn_impl, "CONTROLS", (1e9, 1e9))
+    waiting: list[int] = []
+    done = anyio.Event()
+
+    async def handler(websocket: WebSocket) -> None:
+        protocol: WebSocketProtocol = websocket.scope["extensions"][CONTROL]
+        while (await websocket.receive())["type"] == "websocket.receive":
+            waiting.append(protocol.transport.get_write_buffer_size())
+            if len(waiting) == 100:
+                done.set()
+
+    async with serving(handler) as port, await handshake(port) as stream:
+        for _ in range(100):
+            # 12.7 MB of pongs, of which the kernel takes some.
+            await stream.send(frame(9, b"p" * 125) * 1000 + frame(1, b"next"))
+        await done.wait()
+    assert max(waiting) < 200_000
+
+
+async def test_a_long_run_of_frames_is_read_in_turns_with_others() -> None:
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            await anyio.lowlevel.checkpoint()
+            turns += 1
+
+    async with serving(echo) as port, await handshake(port) as stream:
+        size = 9000
+        body = b"".join(b"\x00\x81\0\0\0\0x" for _ in range(size - 1)) + b"\x80\x81\0\0\0\0x"
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(count)
+            await stream.send(b"\x01\x81\0\0\0\0x" + body)
+            assert await stream.receive() == b"\x81\x04" + str(size + 1).encode()
+            tasks.cancel_scope.cancel()
+    assert turns >= len(body) // (16 * 1024)
+
+
 FLOOD = "x" * 100_000
 
 
