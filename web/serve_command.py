@@ -11,7 +11,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, TextIO
 
 import anyio
 from starlette.applications import Starlette
@@ -78,8 +78,17 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _say(text: str) -> None:
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
+    """On standard output, for as long as somebody takes it: a server does not end with its reader,
+    nor with the disk."""
+    out: TextIO | None = sys.stdout
+    if out is None:
+        return
+    try:
+        out.write(text + "\n")
+        out.flush()
+    except OSError:
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), out.fileno())
 
 
 def check_models(settings: Settings) -> None:

@@ -26,6 +26,7 @@ from websockets.sync.client import connect as sync_connect
 from duologue.models.weights import WeightsError, cache_folder
 from duologue.web.serve_command import (
     ServeError,
+    _say,
     addresses,
     bind,
     certificate_files,
@@ -213,6 +214,16 @@ def test_it_says_where_it_is_and_ends_when_told(tmp_path: Path, told: signal.Sig
             assert http.get(f"{running.url}/ready").status_code == 200
         running.process.send_signal(told)
         assert running.ends() == 0
+
+
+@pytest.mark.parametrize("closed", [False, True], ids=["full", "closed"])
+def test_a_server_goes_on_when_nobody_takes_what_it_says(
+    monkeypatch: pytest.MonkeyPatch, closed: bool
+) -> None:
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", None if closed else full)
+        for _ in range(3):
+            _say("Duologue is ready.")
 
 
 def test_one_that_is_to_outlive_its_terminal_does() -> None:
