@@ -22,6 +22,7 @@ from duologue.engines.cascade import (
     load_parts,
     usual_capacity,
 )
+from duologue.engines.cascade_session import CascadeSession
 from duologue.engines.chat_endpoint_impl import ChatEndpointStage
 from duologue.engines.engine import (
     AlignSpeech,
@@ -98,6 +99,10 @@ class Stage:
         for command in commands:
             await self._send.send(command)
 
+    def tell_at_once(self, *commands: Command) -> None:
+        for command in commands:
+            self._send.send_nowait(command)
+
     async def until(self, session: str, met: Callable[[list[Any]], bool]) -> list[Any]:
         with anyio.fail_after(PATIENCE_S):
             while not met(self.outputs.get(session, [])):
@@ -168,6 +173,31 @@ async def test_sessions_are_answered_side_by_side_and_apart() -> None:
             said = "".join(o.text for o in outputs if isinstance(o, SpeechGenerated))
             assert said in ("For a. ", "For b. ")
             assert {output.session for output in outputs} == {session}
+
+
+async def test_of_many_asked_at_once_the_first_is_with_the_model_before_the_last_is_begun(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    backend, language = stand_in(capacity=20)
+    waiting: list[int] = []
+    take = CascadeSession.take
+
+    def counted(self: CascadeSession, command: Command) -> None:
+        take(self, command)
+        if isinstance(command, Respond):
+            waiting.append(len(waiting) + 1 - len(language.requests))
+
+    async with running(backend) as stage:
+        sessions = [f"s{number}" for number in range(20)]
+        language.answers = [[END] for _ in sessions]
+        await stage.tell(*(OpenSession(session=session) for session in sessions))
+        await anyio.wait_all_tasks_blocked()
+        monkeypatch.setattr(CascadeSession, "take", counted)
+        stage.tell_at_once(*(respond(one, 1, "x", modality="text") for one in sessions))
+        for session in sessions:
+            await stage.until(session, has(ResponseEnded))
+    assert len(waiting) == 20
+    assert max(waiting) < 10
 
 
 async def test_a_closed_session_hears_nothing_more_and_may_be_opened_again() -> None:
