@@ -142,11 +142,11 @@ async def test_nobody_is_there(transport: Any) -> None:
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_a_wrong_key_is_refused_with_the_servers_words(transport: Any) -> None:
-    with serving(["--engine", "scripted", "--api-keys", "the right key"]) as server:
+    with serving(["--engine", "scripted", "--api-keys", "the-right-key"]) as server:
         with pytest.raises(ConnectError, match="refused"):
-            async with connect(server.url, transport=transport, key="the wrong key"):
+            async with connect(server.url, transport=transport, key="the-wrong-key"):
                 pass
-        async with connect(server.url, transport=transport, key="the right key") as conversation:
+        async with connect(server.url, transport=transport, key="the-right-key") as conversation:
             await until(conversation, SessionCreated)
 
 
