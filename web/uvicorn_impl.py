@@ -122,13 +122,14 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
     @property
     def _may_feed(self) -> bool:
-        return bool(self._unread) and (self.close_sent or self.queue.empty())
+        waits = self.close_sent or self.queue.empty()
+        return waits and bool(self._unread) and not self.disconnected
 
     def _balance(self) -> None:
         """Let the kernel give us more only when all that it gave has been taken."""
         if self.disconnected or self.transport.is_closing():
             return
-        full = not self.close_sent and (bool(self._unread) or not self.queue.empty())
+        full = bool(self._unread) or not (self.close_sent or self.queue.empty())
         if full and not self.read_paused:
             self.read_paused = True
             self.transport.pause_reading()

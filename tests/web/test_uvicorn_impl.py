@@ -1,6 +1,7 @@
 """uvicorn with real sockets: what no client may do to us, and what each may expect."""
 
 import base64
+import contextlib
 import os
 import signal
 import socket
@@ -284,6 +285,25 @@ async def test_pongs_do_not_pile_up_for_a_client_that_takes_none(
             await stream.send(frame(9, b"p" * 125) * 1000 + frame(1, b"next"))
         await done.wait()
     assert max(waiting) < 200_000
+
+
+async def test_what_comes_after_the_close_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uvicorn_impl, "LINGER_SECONDS", 0.3)
+    kept: list[int] = []
+
+    async def handler(websocket: WebSocket) -> None:
+        control: WebSocketProtocol = websocket.scope["extensions"][CONTROL]
+        control.fail(1008, "enough")
+        while not control.disconnected:
+            kept.append(len(control._unread))
+            await anyio.lowlevel.checkpoint()
+
+    async with serving(handler) as port, await handshake(port) as stream:
+        with contextlib.suppress(anyio.BrokenResourceError):
+            while True:
+                await stream.send(frame(10, b"p" * 125) * 2000)
+    # As much as is read at a time.
+    assert max(kept) <= 512 * 1024
 
 
 async def test_a_long_run_of_frames_is_read_in_turns_with_others() -> None:
