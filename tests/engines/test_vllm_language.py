@@ -35,6 +35,7 @@ from duologue.engines.pulse import Pulse
 from duologue.engines.vllm_contract import Ask, CallParser, Delta, ParsedCall, Prompt, VllmError
 from duologue.engines.vllm_language import VllmLanguage
 from duologue.engines.vllm_stage import VllmStage
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -304,7 +305,7 @@ async def test_the_end_of_vllms_process_is_the_end_of_the_worker() -> None:
     engine = StandInVllm()
     language = await loaded(engine)
     engine.lost = True
-    with anyio.fail_after(60), pytest.raises(EngineError, match="ended"):
+    with anyio.fail_after(PATIENCE_S), pytest.raises(EngineError, match="ended"):
         await language.watch()
     await language.aclose()
     assert engine.closed

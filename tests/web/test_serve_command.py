@@ -143,7 +143,7 @@ class Running:
         return line
 
     def ends(self) -> int:
-        return self.process.wait(30)
+        return self.process.wait(PATIENCE_S)
 
 
 @contextmanager
@@ -172,7 +172,7 @@ def failing(*flags: str, folder: Path, **environ: str) -> tuple[int, str]:
         env={**os.environ, **environ},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
     return done.returncode, done.stderr

@@ -14,6 +14,7 @@ from duologue.models.moshi.host_bricks import BRICK_PAGES, HostBricks, shapes_of
 from duologue.models.moshi.moshi_config import TransformerConfig
 from duologue.models.moshi.paged_kv import FP8
 from duologue.models.moshi.transformer import TemporalTransformer
+from tests.patience import PATIENCE_S
 
 CONTEXT = 600
 """So that a ring has pages for more than a brick."""
@@ -33,7 +34,7 @@ class Locks:
 
     def wait(self, locked: int) -> None:
         with self._changed:
-            assert self._changed.wait_for(lambda: self.locked >= locked, timeout=60)
+            assert self._changed.wait_for(lambda: self.locked >= locked, timeout=PATIENCE_S)
 
 
 @pytest.fixture
