@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import os
+import resource
 import secrets
 import signal
 import socket
@@ -29,6 +30,7 @@ from duologue.web.settings import Settings, SettingsError
 from duologue.web.uvicorn_impl import PatientServer, server_config
 
 KEY_PREFIX: Final = "dk_"
+MOST_FILES: Final = 65_536
 _POLL_SECONDS: Final = 0.02
 _LANGUAGE_MODELS: Final = frozenset({"qwen2.5-coder-0.5b-instruct", "smollm2-135m-instruct"})
 
@@ -59,6 +61,7 @@ def run(args: argparse.Namespace) -> int:
         settings = load_settings(args, os.environ)
         logs.configure(settings.log_level, settings.log_format)
         check_models(settings)
+        open_many_files()
         made_up = None
         if not settings.loopback and not settings.api_keys:
             made_up = KEY_PREFIX + secrets.token_urlsafe(24)
@@ -89,6 +92,15 @@ def _say(text: str) -> None:
     except OSError:
         with open(os.devnull, "w") as nowhere:
             os.dup2(nowhere.fileno(), out.fileno())
+
+
+def open_many_files() -> None:
+    """Let this process and its children have as many files as they may, within reason: each
+    connection is one, and many systems give 1,024 unless they are asked."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def check_models(settings: Settings) -> None:

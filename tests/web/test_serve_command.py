@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import os
+import resource
 import signal
 import socket
 import ssl
@@ -31,6 +32,7 @@ from duologue.web.serve_command import (
     bind,
     certificate_files,
     check_models,
+    open_many_files,
     running,
     stop_signals,
 )
@@ -224,6 +226,26 @@ def test_a_server_goes_on_when_nobody_takes_what_it_says(
         monkeypatch.setattr(sys, "stdout", None if closed else full)
         for _ in range(3):
             _say("Duologue is ready.")
+
+
+@pytest.mark.parametrize(
+    ("limits", "asked"),
+    [
+        ((1024, 524_288), [(65_536, 524_288)]),
+        ((1024, 4096), [(4096, 4096)]),
+        ((1024, resource.RLIM_INFINITY), [(65_536, resource.RLIM_INFINITY)]),
+        ((100_000, 524_288), []),
+        ((resource.RLIM_INFINITY, resource.RLIM_INFINITY), []),
+    ],
+)
+def test_a_server_may_have_many_connections(
+    monkeypatch: pytest.MonkeyPatch, limits: tuple[int, int], asked: list[tuple[int, int]]
+) -> None:
+    told: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda what: limits)
+    monkeypatch.setattr(resource, "setrlimit", lambda what, wanted: told.append(wanted))
+    open_many_files()
+    assert told == asked
 
 
 def test_one_that_is_to_outlive_its_terminal_does() -> None:
