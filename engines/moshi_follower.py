@@ -207,9 +207,10 @@ def follow(orders: Orders) -> None:
 
 def main() -> int:
     """Run a rank; the exit status is 0 when the first rank has ended in order."""
-    # Either may be for all processes of the server; the first rank decides when this one ends.
+    # Any may be for all processes of the server; the first rank decides when this one ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     source, sink = os.dup(0), os.dup(1)
     with open(os.devnull, "rb") as null:
         os.dup2(null.fileno(), 0)
