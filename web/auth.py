@@ -22,6 +22,8 @@ KEY_PROTOCOL: Final = "openai-insecure-api-key."
 SECRET_PREFIX: Final = "ek_"
 MOST_SECRETS: Final = 10_000
 """Secrets that are valid at once; one more pushes out the oldest."""
+MOST_SECRET_BYTES: Final = 64 * 2**20
+"""Of the requests that they were asked for with, together, likewise."""
 
 _LOOPBACK_HOSTS: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443, "ws": 80, "wss": 443}
@@ -48,30 +50,40 @@ class Denial:
 class _Secret:
     expires: float
     config: SessionConfig
+    size: int
 
 
 class SecretTable:
     """Ephemeral secrets, kept as hashes so that looking one up tells nothing of the others."""
 
-    def __init__(self, most: int = MOST_SECRETS) -> None:
+    def __init__(self, most: int = MOST_SECRETS, most_bytes: int = MOST_SECRET_BYTES) -> None:
         self._most = most
+        self._most_bytes = most_bytes
+        self._bytes = 0
         self._secrets: OrderedDict[bytes, _Secret] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._secrets)
 
-    def issue(self, config: SessionConfig, seconds: float, now: float) -> str:
-        """A new secret, good for any number of sessions that begin in the next ``seconds``."""
+    def issue(self, config: SessionConfig, seconds: float, now: float, size: int = 0) -> str:
+        """A new secret, good for any number of sessions that begin in the next ``seconds``.
+        ``size``: bytes of the request for it."""
         value = SECRET_PREFIX + secrets.token_urlsafe(32)
-        self.adopt(digest(value), config, now + seconds, now)
+        self.adopt(digest(value), config, now + seconds, now, size)
         return value
 
-    def adopt(self, hashed: bytes, config: SessionConfig, expires: float, now: float) -> None:
+    def adopt(
+        self, hashed: bytes, config: SessionConfig, expires: float, now: float, size: int = 0
+    ) -> None:
         """Let a secret be good whose value, that has this :func:`digest`, was issued elsewhere."""
         self._forget_expired(now)
-        while len(self._secrets) >= self._most:
-            self._secrets.popitem(last=False)
-        self._secrets[hashed] = _Secret(expires, config)
+        self._forget(hashed)
+        while self._secrets and (
+            len(self._secrets) >= self._most or self._bytes + size > self._most_bytes
+        ):
+            self._forget(next(iter(self._secrets)))
+        self._secrets[hashed] = _Secret(expires, config, size)
+        self._bytes += size
 
     def find(self, value: str, now: float) -> SessionConfig | None:
         found = self._secrets.get(digest(value))
@@ -80,7 +92,12 @@ class SecretTable:
     def _forget_expired(self, now: float) -> None:
         expired = [key for key, secret in self._secrets.items() if secret.expires <= now]
         for key in expired:
-            del self._secrets[key]
+            self._forget(key)
+
+    def _forget(self, hashed: bytes) -> None:
+        secret = self._secrets.pop(hashed, None)
+        if secret is not None:
+            self._bytes -= secret.size
 
 
 class Gate:

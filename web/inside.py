@@ -61,5 +61,6 @@ def adopt(service: Service, peers: Peers, told: list[SharedSecret], now: float) 
         except ProtocolError as error:
             logger.warning("a client secret of another gateway means nothing here: %s", error)
             continue
-        service.gate.secrets.adopt(secret.digest, wanted.config, secret.expires, now)
+        size = len(secret.body)
+        service.gate.secrets.adopt(secret.digest, wanted.config, secret.expires, now, size)
         peers.keep(secret, now)

@@ -15,7 +15,7 @@ import anyio
 import httpx
 import msgspec
 
-from duologue.web.auth import MOST_SECRETS
+from duologue.web.auth import MOST_SECRET_BYTES, MOST_SECRETS
 from duologue.web.seat import Seat
 
 FIGURES: Final = "/inside/figures"
@@ -49,6 +49,7 @@ class Peers:
     def __init__(self, seat: Seat) -> None:
         self.seat = seat
         self._shared: OrderedDict[bytes, SharedSecret] = OrderedDict()
+        self._shared_bytes = 0
 
     async def figures(self) -> list[str]:
         """What the others measure, in Prometheus' text format."""
@@ -87,10 +88,14 @@ class Peers:
         """Remember one for gateways that start later."""
         while self._shared:
             oldest = next(iter(self._shared.values()))
-            if oldest.expires > now and len(self._shared) < MOST_SECRETS:
+            room = self._shared_bytes + len(secret.body) <= MOST_SECRET_BYTES
+            if oldest.expires > now and room and len(self._shared) < MOST_SECRETS:
                 break
-            self._shared.popitem(last=False)
-        self._shared[secret.digest] = secret
+            self._shared_bytes -= len(oldest.body)
+            del self._shared[oldest.digest]
+        if secret.digest not in self._shared:
+            self._shared_bytes += len(secret.body)
+            self._shared[secret.digest] = secret
 
     def kept(self, now: float) -> list[SharedSecret]:
         return [secret for secret in self._shared.values() if secret.expires > now]

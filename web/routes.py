@@ -149,7 +149,7 @@ async def client_secrets(request: Request, service: Service) -> Response:
     except ProtocolError as error:
         return misread(error)
     now = service.clock.now()
-    value = service.gate.secrets.issue(wanted.config, wanted.seconds, now)
+    value = service.gate.secrets.issue(wanted.config, wanted.seconds, now, len(body))
     if service.peers is not None:
         await service.peers.share(SharedSecret(digest(value), now + wanted.seconds, body), now)
     expires_at = epoch() + wanted.seconds

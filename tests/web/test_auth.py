@@ -95,6 +95,19 @@ def test_there_are_never_more_secrets_than_fit() -> None:
     assert all(table.find(other, 1.0) is config for other in others)
 
 
+def test_requests_for_secrets_take_no_more_bytes_than_fit() -> None:
+    table = SecretTable(most_bytes=100)
+    small, large, other = (
+        table.issue(SessionConfig(), seconds, 0.0, size)
+        for seconds, size in ((60, 30), (10, 60), (60, 40))
+    )
+    assert table.find(small, 1.0) is None
+    assert table.find(large, 1.0) is not None
+    alone = table.issue(SessionConfig(), 60, 20.0, 60)
+    assert [table.find(one, 20.0) is not None for one in (other, alone)] == [True, True]
+    assert len(table) == 2
+
+
 def test_expired_secrets_make_room_before_others_are_pushed_out() -> None:
     table = SecretTable(most=2)
     long = table.issue(SessionConfig(), 600, 0.0)

@@ -94,6 +94,16 @@ async def test_secrets_are_kept_until_they_expire_and_no_more_than_fit(
     assert [one.digest[0] for one in ours.kept(200.0)] == [9]
 
 
+async def test_secrets_take_no_more_bytes_than_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MOST_SECRET_BYTES", 2 * len(secret(0).body))
+    ours = peers(tmp_path, 1)
+    for number in (0, 1, 1, 2):
+        ours.keep(secret(number), now=0.0)
+    assert [one.digest[0] for one in ours.kept(1.0)] == [1, 2]
+
+
 def test_a_gateway_does_not_count_itself(tmp_path: Path) -> None:
     ours = peers(tmp_path, 3)
     assert ours.seat.others() == [inside_socket(tmp_path / "1"), inside_socket(tmp_path / "2")]
