@@ -65,6 +65,8 @@ class AnswerTable(Generic[Use]):
                 failure = error
             finally:
                 self._answering[session] -= 1
+                if self._answering[session] <= 0:
+                    del self._answering[session]
                 self._stop(use)
                 group.cancel_scope.cancel()
         if failure is not None:

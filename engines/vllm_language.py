@@ -155,6 +155,8 @@ class VllmLanguage:
                             pass
         finally:
             self._answering[session] -= 1
+            if self._answering[session] <= 0:
+                del self._answering[session]
 
     async def warm(self, session: str, request: ResponseRequest) -> None:
         self._stop_warming(session)

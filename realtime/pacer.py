@@ -179,6 +179,8 @@ class Pacer:
             periods = (due - self._next) // SLOTS
             self._next += periods * SLOTS
             self.skipped += periods
+            if periods:
+                self._passing.clear()
         served = 0
         while self._next <= due:
             step, self._next = self._next, self._next + 1

@@ -7,6 +7,11 @@ RFC 6585, section 5 (431), are the answers to those that are too slow or send to
 """
 
 import asyncio
+import fcntl
+import socket
+import sys
+import termios
+from contextlib import suppress
 from typing import Final, Literal
 
 from uvicorn.protocols.http.httptools_impl import (
@@ -89,10 +94,12 @@ class HttpConnection(HttpToolsProtocol):
 
     _patience: Patience
     _rest: int
+    _socket: socket.socket
     _watch: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._socket = transport.get_extra_info("socket")
         self._patience = Patience(self.loop.time())
         self._rest = 0
         self._look_later()
@@ -141,7 +148,7 @@ class HttpConnection(HttpToolsProtocol):
         closing = self.transport.is_closing()
         fault = self._patience.look(
             self.loop.time(),
-            self.transport.get_write_buffer_size(),
+            self.unsent,
             blocked=self.flow.write_paused or closing,
             paused=self.flow.read_paused or closing or self._answering,
         )
@@ -152,6 +159,16 @@ class HttpConnection(HttpToolsProtocol):
         else:
             self._refuse(408)
             self._look_later()
+
+    @property
+    def unsent(self) -> int:
+        """Bytes that the client has not taken: ours, and the kernel's, in which what a slow client
+        takes shows long before ours move."""
+        size: int = self.transport.get_write_buffer_size()
+        with suppress(OSError):
+            waiting = fcntl.ioctl(self._socket.fileno(), termios.TIOCOUTQ, bytes(4))
+            size += int.from_bytes(waiting, sys.byteorder)
+        return size
 
     @property
     def _answering(self) -> bool:
@@ -166,9 +183,10 @@ class HttpConnection(HttpToolsProtocol):
         return cycle is not None and cycle.more_body and cycle.response_complete
 
     def _refuse(self, status: int) -> None:
-        """Say why, unless an answer is under way, and end the connection."""
+        """Say why, unless that would be taken for another request's answer, or come after its own,
+        and end the connection."""
         cycle: RequestResponseCycle | None = self.cycle
-        if cycle is None or cycle.response_complete or not cycle.response_started:
+        if cycle is None or cycle.response_complete != cycle.more_body:
             ending = b"content-length: 0\r\nconnection: close\r\n\r\n"
             self.transport.write(STATUS_LINE[status] + ending)
         self.transport.close()

@@ -15,7 +15,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.exceptions import InvalidState
 from websockets.extensions import Extension
 from websockets.extensions.permessage_deflate import ServerPerMessageDeflateFactory
-from websockets.frames import OP_BINARY, Frame
+from websockets.frames import OP_BINARY, OP_PONG, Frame
 from websockets.server import ServerProtocol
 from websockets.typing import ExtensionParameter
 
@@ -165,7 +165,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
     def handle_ping(self) -> None:
         if self.close_sent or not self.writable.is_set():
             # RFC 6455, section 5.5.3: not every ping has to be answered.
-            self.conn.data_to_send()
+            self.conn.writes = [data for data in self.conn.data_to_send() if not _is_pong(data)]
         else:
             super().handle_ping()
         self._count_control()
@@ -248,3 +248,8 @@ def server_config(
         ssl_certfile=chain,
         ssl_keyfile=key,
     )
+
+
+def _is_pong(frame: bytes) -> bool:
+    """Of a frame as it is sent (RFC 6455, section 5.2)."""
+    return bool(frame) and frame[0] & 0x0F == OP_PONG

@@ -5,10 +5,12 @@ fresh memory at a thirtieth of that; but locking it in one piece holds the devic
 that takes. So it is made in bricks, on a thread of its own, bit by bit, before it is needed.
 """
 
+import logging
 import mmap
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from math import prod
 from time import sleep
 from typing import Final
@@ -23,14 +25,32 @@ LOCKED_BYTES: Final = 2**20
 REST_S: Final = 0.001
 """Between two locks, each of which may hold the device up for half a millisecond."""
 
+log = logging.getLogger("duologue.engines.worker")
+
 Shapes = tuple[tuple[torch.Size, torch.dtype], ...]
 Pin = Callable[[Tensor], None]
 
 
-def page_lock(tensor: Tensor) -> None:
-    """Lock a tensor's memory for as long as the process lives. What can't be locked is slower."""
-    if tensor.nbytes >= LOCKED_BYTES:
-        torch.cuda.cudart().cudaHostRegister(tensor.data_ptr(), tensor.nbytes, 0)
+class PageLock:
+    """Locks tensors' memory, for copies to and from a CUDA device, for as long as the process
+    lives. Where memory can't be locked, copies are slower."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._locks = True
+
+    def __call__(self, tensor: Tensor) -> None:
+        if not self._locks or tensor.nbytes < LOCKED_BYTES:
+            return
+        with torch.cuda.device(self._device):
+            runtime = torch.cuda.cudart()
+            error = runtime.cudaHostRegister(tensor.data_ptr(), tensor.nbytes, 0)
+            if error != runtime.cudaError.success:
+                self._locks = False
+                log.warning("memory of sessions that rest can't be locked: %s", error)
+                # The error waits for whoever asks next, and is not theirs.
+                with suppress(RuntimeError):
+                    torch.zeros(1, device=self._device)
 
 
 class Brick:
@@ -70,7 +90,7 @@ class HostBricks:
     held at once, and the spare ones.
     """
 
-    def __init__(self, shapes: Shapes, spare: int, pin: Pin = page_lock) -> None:
+    def __init__(self, shapes: Shapes, spare: int, pin: Pin) -> None:
         self._shapes = shapes
         self._pin = pin
         self._spare = bricks_for(spare)
@@ -132,13 +152,13 @@ def shapes_of(paged: Sequence[Tensor]) -> Shapes:
     return tuple((tensor.shape[1:], tensor.dtype) for tensor in paged)
 
 
-_shared: dict[Shapes, HostBricks] = {}
+_shared: dict[tuple[torch.device, Shapes], HostBricks] = {}
 
 
 def locked_bricks(paged: Sequence[Tensor], spare: int) -> HostBricks:
     """The process' bricks for pages on a CUDA device. They stay: an address that was locked and is
     free again may be one that the device's driver wants for itself."""
-    shapes = shapes_of(paged)
-    if shapes not in _shared:
-        _shared[shapes] = HostBricks(shapes, spare)
-    return _shared[shapes]
+    device, shapes = paged[0].device, shapes_of(paged)
+    if (device, shapes) not in _shared:
+        _shared[device, shapes] = HostBricks(shapes, spare, PageLock(device))
+    return _shared[device, shapes]

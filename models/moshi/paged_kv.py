@@ -113,7 +113,7 @@ class PagedState(StreamingState):
     def _settle(self) -> None:
         """Wait for copies: what the host has is not to be read or written over before."""
         if self.offset.is_cuda:
-            torch.cuda.current_stream().synchronize()
+            torch.cuda.current_stream(self.offset.device).synchronize()
 
     def first(self, slots: int) -> Self:
         return type(self)(self.offset[:slots], self.ring[:slots], self.table[:slots], self.pools)

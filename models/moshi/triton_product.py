@@ -3,7 +3,8 @@
 Sessions are few beside a layer's channels, so what counts is how fast weights come from memory, of
 which these read half as much as wide ones. Each program takes some channels of the output; where
 these are too few programs for the device, several share the input's channels, and their sums are
-made in one order, so a row depends on no other one and comes out the same each time.
+made in one order, so a row depends on no other one, and for one number of rows comes out the same
+each time.
 """
 
 from typing import Any, Final

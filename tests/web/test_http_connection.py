@@ -194,8 +194,9 @@ async def test_a_head_without_an_end_is_answered_with_431() -> None:
 
 
 @pytest.mark.anyio
-@pytest.mark.usefixtures("hasty")
-async def test_who_takes_no_answer_is_let_go() -> None:
+async def test_who_takes_no_answer_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_connection, "TAKEN_SECONDS", 0.1)
+    monkeypatch.setattr(http_connection, "LOOK_SECONDS", 0.02)
     async with serving() as (port, server):
         async with await anyio.connect_tcp("127.0.0.1", port) as stream:
             await stream.send(b"GET /?60000000 HTTP/1.1\r\nHost: a\r\n\r\n")
@@ -203,6 +204,25 @@ async def test_who_takes_no_answer_is_let_go() -> None:
                 await anyio.lowlevel.checkpoint()
             while server.server_state.connections:
                 await anyio.lowlevel.checkpoint()
+
+
+@pytest.mark.anyio
+async def test_what_a_slow_client_takes_shows_before_our_own_buffer_moves() -> None:
+    async with serving() as (port, server):
+        async with await anyio.connect_tcp("127.0.0.1", port) as stream:
+            await stream.send(b"GET /?60000000 HTTP/1.1\r\nHost: a\r\n\r\n")
+            while not server.server_state.connections:
+                await anyio.lowlevel.checkpoint()
+            [connection] = server.server_state.connections
+            assert isinstance(connection, http_connection.HttpConnection)
+            while not connection.flow.write_paused:
+                await anyio.lowlevel.checkpoint()
+            before = connection.unsent
+            taken = 0
+            while taken < 1_000_000:
+                taken += len(await stream.receive(10_000))
+                while connection.unsent > before - taken + 500_000:
+                    await anyio.lowlevel.checkpoint()
 
 
 @pytest.mark.anyio

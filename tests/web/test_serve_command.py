@@ -152,13 +152,18 @@ class Running:
 def serving(*flags: str, folder: Path) -> Iterator[Running]:
     """A server on a free port, once it has said where it is."""
     command = [sys.executable, "-m", "duologue.web", "serve", "--engine", "scripted"]
-    process = subprocess.Popen(
-        [*command, "--port", "0", *flags],
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
+    # Where this process ignores it (nohup), the server would, too.
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    try:
+        process = subprocess.Popen(
+            [*command, "--port", "0", *flags],
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+    finally:
+        signal.signal(signal.SIGHUP, before)
     try:
         yield Running(process)
     finally:

@@ -3,14 +3,21 @@
 import mmap
 import threading
 from collections.abc import Iterator
-from types import ModuleType
+from contextlib import nullcontext
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
 pytest.importorskip("torch", reason="torch comes with duologue[moshi]")
 
-from duologue.models.moshi.host_bricks import BRICK_PAGES, HostBricks, shapes_of
+from duologue.models.moshi.host_bricks import (
+    BRICK_PAGES,
+    LOCKED_BYTES,
+    HostBricks,
+    PageLock,
+    shapes_of,
+)
 from duologue.models.moshi.moshi_config import TransformerConfig
 from duologue.models.moshi.paged_kv import FP8
 from duologue.models.moshi.transformer import TemporalTransformer
@@ -88,6 +95,28 @@ def test_places_lie_in_memory_pages_of_their_own(bricks: HostBricks) -> None:
     places = [part for parts in kept.contents for part in parts]
     assert all(part.data_ptr() % mmap.PAGESIZE == 0 for part in places)
     assert all(part.view(-1).any().item() is False for part in places)
+
+
+def test_where_memory_cannot_be_locked_nothing_fails_and_it_is_not_tried_again(
+    torch: ModuleType, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tried = []
+
+    class Runtime:
+        cudaError = SimpleNamespace(success=0)
+
+        def cudaHostRegister(self, begin: int, size: int, flags: int) -> int:
+            tried.append(size)
+            return 2
+
+    monkeypatch.setattr(torch.cuda, "cudart", Runtime)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    lock = PageLock(torch.device("cpu"))
+    large = torch.zeros(LOCKED_BYTES, dtype=torch.uint8)
+    for tensor in (large[:10], large, large):
+        lock(tensor)
+    assert tried == [LOCKED_BYTES]
+    assert "can't be locked: 2" in caplog.text
 
 
 @pytest.mark.parametrize("kv", [None, FP8])
