@@ -197,13 +197,23 @@ class DuplexBackend(Generic[Saved]):
                 self._order(session, partial(self.orders.resume, session))
 
     async def _watch_idle(self) -> None:
+        """Park one at a time, the longest idle first: each takes a part of a tick's time, and
+        more where memory is to be made for it first."""
         while True:
             await anyio.sleep(min(_IDLE_CHECK_S, self._limits.idle_s / 4))
-            now = self._clock()
-            for session in list(self.orders.seated.values()):
-                idle = now - session.heard_at >= self._limits.idle_s
-                if idle and not session.orders and session.state is DuplexState.RUNNING:
-                    self._order(session, partial(self.orders.park, session, True))
+            longest = min(self._idle(), key=lambda session: session.heard_at, default=None)
+            if longest is not None:
+                self._order(longest, partial(self.orders.park, longest, True))
+
+    def _idle(self) -> list[DuplexSession[Saved]]:
+        since = self._clock() - self._limits.idle_s
+        return [
+            session
+            for session in self.orders.seated.values()
+            if session.heard_at <= since
+            and not session.orders
+            and session.state is DuplexState.RUNNING
+        ]
 
     # -- ticks --------------------------------------------------------------------------------
 

@@ -32,7 +32,7 @@ from duologue.engines.engine import EngineFull
 from duologue.engines.in_process import open_in_process
 from duologue.engines.pulse import Pulse
 from tests.patience import PATIENCE_S
-from tests.talker import PERIOD_S, Clock, Here, Setting, level, setting
+from tests.talker import PERIOD_S, Clock, Here, Setting, Talker, level, setting
 
 pytestmark = pytest.mark.anyio
 
@@ -263,6 +263,32 @@ async def test_a_session_without_frames_is_parked() -> None:
             assert output.heard == -1
         assert isinstance(output, DuplexParked)
         assert output.idle
+
+
+async def test_who_has_been_idle_longest_is_parked_first_and_the_others_after_it() -> None:
+    async with echo(slots=3, idle_s=0.2) as here:
+        talkers = [await here.open(name) for name in "abc"]
+        seated = here.backend.orders.seated
+        while len(seated) < len(talkers):
+            await anyio.lowlevel.checkpoint()
+        for talker, session in reversed(list(zip(talkers, seated.values(), strict=True))):
+            here.clock.now += 0.01
+            talker.hear()
+            while session.heard_at < here.clock.now:
+                await anyio.lowlevel.checkpoint()
+        here.clock.now += 0.3
+        parked: list[str] = []
+
+        async def wait(name: str, talker: Talker) -> None:
+            while not isinstance(await talker.stream.receive(), DuplexParked):
+                pass
+            parked.append(name)
+
+        async with anyio.create_task_group() as waiting:
+            waiting.cancel_scope.deadline = anyio.current_time() + PATIENCE_S
+            for name, talker in zip("abc", talkers, strict=True):
+                waiting.start_soon(wait, name, talker)
+    assert parked == ["c", "b", "a"]
 
 
 async def test_a_closed_session_leaves_its_slot() -> None:
