@@ -67,7 +67,7 @@ def test_what_clients_prove_themselves_with_is_in_no_line(
     capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     logs.configure("debug", "text")
-    protocol = ServerProtocol(logger=logging.getLogger("uvicorn.error"))
+    protocol = ServerProtocol(logger=logging.getLogger("duologue.test"))
     protocol.receive_data(f"GET / HTTP/1.1\r\nHost: a\r\n{name}: sesame\r\n\r\n".encode())
     said = capsys.readouterr().err
     assert "host: a" in said.lower()
