@@ -5,7 +5,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any, cast
@@ -21,88 +21,11 @@ from duologue.engines.moshi_options import MoshiOptions
 from duologue.models.moshi.checkpoint import read_checkpoint
 from duologue.models.moshi.moshi_config import GREEDY, SamplingChoice
 from load_tests.report import Json
+from load_tests.small_moshi import SMALL, SMALL_CODEC
 from load_tests.tick_rows import WARM_UP, Row, memory_gib, speech, tick_row
 
 BEYOND = 10
 """Steps after a window is full."""
-
-SMALL: Mapping[str, Any] = {
-    "dim": 64,
-    "text_card": 40,
-    "n_q": 8,
-    "dep_q": 4,
-    "card": 24,
-    "num_heads": 4,
-    "num_layers": 2,
-    "hidden_scale": 4.125,
-    "causal": True,
-    "layer_scale": None,
-    "context": 16,
-    "max_period": 10000,
-    "gating": "silu",
-    "norm": "rms_norm_f32",
-    "positional_embedding": "rope",
-    "depformer_dim": 32,
-    "depformer_dim_feedforward": 132,
-    "depformer_num_heads": 2,
-    "depformer_num_layers": 2,
-    "depformer_layer_scale": None,
-    "depformer_multi_linear": True,
-    "depformer_context": 4,
-    "depformer_max_period": 10000,
-    "depformer_gating": "silu",
-    "depformer_pos_emb": "none",
-    "depformer_weights_per_step": True,
-    "delays": [0, 0, 1, 1, 1, 0, 1, 1, 1],
-}
-"""A language model to try this out with."""
-
-SMALL_CODEC: Mapping[str, Any] = {
-    "channels": 1,
-    "sample_rate": 24000,
-    "frame_rate": 12.5,
-    "seanet": {
-        "channels": 1,
-        "dimension": 32,
-        "causal": True,
-        "n_filters": 2,
-        "n_residual_layers": 1,
-        "activation": "ELU",
-        "compress": 2,
-        "dilation_base": 2,
-        "disable_norm_outer_blocks": 0,
-        "kernel_size": 7,
-        "residual_kernel_size": 3,
-        "last_kernel_size": 3,
-        "norm": "none",
-        "pad_mode": "constant",
-        "ratios": [8, 6, 5, 4],
-        "true_skip": True,
-    },
-    "quantizer": {
-        "dimension": 16,
-        "n_q": 6,
-        "bins": 24,
-        "input_dimension": 32,
-        "output_dimension": 32,
-    },
-    "transformer": {
-        "d_model": 32,
-        "num_heads": 4,
-        "num_layers": 2,
-        "causal": True,
-        "layer_scale": 0.01,
-        "context": 10,
-        "conv_layout": True,
-        "max_period": 10000,
-        "gating": "none",
-        "norm": "layer_norm",
-        "positional_embedding": "rope",
-        "dim_feedforward": 48,
-        "input_dimension": 32,
-        "output_dimensions": [32],
-    },
-}
 
 
 def write_checkpoint(folder: Path, device: str, small: bool = False) -> None:
